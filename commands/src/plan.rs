@@ -350,22 +350,25 @@ impl Found {
             header.push("cost");
         }
         let mut table = show::table(&header);
-        for curve in &plan.curves {
+        for (number, curve) in plan.curves.iter().enumerate() {
             let program = &plan.programs[curve.program];
+            // The recommendation may have been corrected by a check.
+            let recommended = plan.recommended.iter().find(|r| r.curve == number);
             let mut cells = vec![
                 program.name.clone(),
                 plan.machines[curve.machine].name.clone(),
                 curve.policy.clone(),
             ];
-            match curve.least_point() {
+            match recommended.map(|r| &r.point).or(curve.least_point()) {
                 Some(p) => {
-                    let safe = curve.safe.and_then(|at| curve.points.get(at));
+                    let by_curve = curve.safe.and_then(|at| curve.points.get(at)).map(|p| p.share);
+                    let safe = recommended.map_or(by_curve, |r| r.safe_share);
                     cells.extend([
                         words::size((program.footprint_bytes as f64 * p.share) as u64),
                         format!("{:.1} %", 100.0 * p.share),
                         words::percent_over(p.slowdown),
                         format!("{}..{}", words::percent_over(p.low), words::percent_over(p.high)),
-                        safe.map_or("-".to_owned(), |p| format!("{:.1} %", 100.0 * p.share)),
+                        safe.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share)),
                     ]);
                     if priced {
                         cells.push(p.cost.map_or("-".to_owned(), words::money));

@@ -77,6 +77,23 @@ pub fn experiment(
     experiment.at_fidelity(Fidelity::Trace)
 }
 
+/// The experiment with the period and the bound on moves that the plan was asked for. It lasts as long as
+/// before.
+fn as_requested(experiment: &Experiment, request: &Request) -> Experiment {
+    let mut experiment = experiment.clone();
+    if let Some(period_ms) = request.period_ms {
+        let lasts_us = experiment.periods.saturating_mul(experiment.period_length_us());
+        experiment.periods = lasts_us.div_ceil(period_ms.saturating_mul(1000).max(1)).max(1);
+        (experiment.period_ms, experiment.period_us) = (period_ms, None);
+    }
+    if request.moved_pages.is_some() {
+        for group in &mut experiment.groups {
+            group.moved_pages_per_period = request.moved_pages;
+        }
+    }
+    experiment
+}
+
 /// The experiment under a policy, with a share of fast memory, on a machine.
 fn with(
     experiment: &Experiment,
@@ -172,9 +189,10 @@ pub fn check(
     let machine = request.machines[plan.machine].clone();
     let recorded = &request.recordings[program].machine;
     let name = plan.recommended[program].program.clone();
+    let experiment = as_requested(experiment, request);
     let mut measure = |round: u64, policy: &str, share: f64| {
         progress(&format!("running {name} at trace fidelity, round {round}"));
-        slowdown(experiment, policy, share, &machine, recorded)
+        slowdown(&experiment, policy, share, &machine, recorded)
     };
     refine(plan, request, program, rounds, &mut measure)
 }
@@ -190,7 +208,8 @@ pub fn what_if(
     let machine = &request.machines[plan.machine];
     let recording = &request.recordings[program];
     let chosen = &plan.recommended[program];
-    let base = with(experiment, &chosen.policy, chosen.point.share, machine, &recording.machine)?;
+    let experiment = as_requested(experiment, request);
+    let base = with(&experiment, &chosen.policy, chosen.point.share, machine, &recording.machine)?;
     let tables = |placement, migrate| {
         let mut variant = base.clone();
         for group in &mut variant.groups {
@@ -264,5 +283,32 @@ mod tests {
             assert!(latency_ns.is_none_or(|ns| (slow.latency_ns - ns).abs() < 1e-6), "{slow:?}");
             assert!(gb_per_s.is_none_or(|gb| (slow.gb_per_s - gb).abs() < 1e-6), "{slow:?}");
         }
+    }
+
+    #[test]
+    fn a_check_has_the_period_and_the_moves_that_the_plan_was_asked_for() {
+        let text = "name = \"e\"\nperiod_us = 500\nperiods = 1000\n[machine]\nfidelity = \"trace\"\n\
+                    [[groups]]\nname = \"g\"\nfast_ratio = 0.5\n\
+                    workload = { kind = \"program\", name = \"gups\" }\n";
+        let experiment = Experiment::parse(text, PathBuf::new()).unwrap();
+        let mut request = Request {
+            recordings: Vec::new(),
+            machines: Vec::new(),
+            target: 1.05,
+            policies: Vec::new(),
+            fast_at_most: 1.0,
+            seeds: 1,
+            period_ms: None,
+            moved_pages: None,
+            settle_periods: 0,
+            resolution: 0.01,
+            jobs: 1,
+        };
+        let own = as_requested(&experiment, &request);
+        assert_eq!((own.period_length_us(), own.periods), (500, 1000));
+        (request.period_ms, request.moved_pages) = (Some(100), Some(64));
+        let asked = as_requested(&experiment, &request);
+        assert_eq!((asked.period_length_us(), asked.periods), (100_000, 5), "half a second");
+        assert_eq!(asked.groups[0].moved_pages_per_period, Some(64));
     }
 }

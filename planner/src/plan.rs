@@ -194,6 +194,9 @@ pub struct Plan {
     /// Heat maps of the recommended runs.
     #[serde(skip)]
     pub heat: Vec<HeatRow>,
+    /// By how much a check has corrected the slowdown of each program's recommendation.
+    #[serde(skip)]
+    pub(crate) corrections: Vec<f64>,
 }
 
 impl Plan {
@@ -205,7 +208,18 @@ impl Plan {
         point.cost = price::cost(machine, self.programs[program].footprint_bytes, point.share);
         self.cost = self.recommended.iter().map(|r| r.point.cost).sum();
         let fixed = fixed(request);
-        self.sensitivity = sensitivity(request, &fixed, self.machine, &self.recommended)?;
+        let Recommended { policy, point, .. } = &self.recommended[program];
+        self.corrections[program] = 0.0;
+        if point.share < 1.0 {
+            let (recording, machine) =
+                (&request.recordings[program], &request.machines[self.machine]);
+            let mut player = Player::new(recording, machine, policy, &fixed[program], 1);
+            let predicted = player.probe(point.share, false)?.played.slowdown;
+            self.corrections[program] = point.slowdown - predicted;
+        }
+        let corrections = &self.corrections;
+        self.sensitivity =
+            sensitivity(request, &fixed, self.machine, &self.recommended, corrections)?;
         self.heat = heat(request, &fixed, self.machine, &self.recommended)?;
         Ok(())
     }
@@ -393,7 +407,8 @@ fn answer(request: &Request, fixed: &[Fixed], curves: Vec<Curve>) -> anyhow::Res
         .iter()
         .map(|p| price::cost(&request.machines[machine], p.footprint_bytes, 1.0))
         .sum();
-    let sensitivity = sensitivity(request, fixed, machine, &recommended)?;
+    let corrections = vec![0.0; recommended.len()];
+    let sensitivity = sensitivity(request, fixed, machine, &recommended, &corrections)?;
     let heat = heat(request, fixed, machine, &recommended)?;
     Ok(Plan {
         target: request.target,
@@ -408,6 +423,7 @@ fn answer(request: &Request, fixed: &[Fixed], curves: Vec<Curve>) -> anyhow::Res
         sensitivity,
         warnings: request.recordings.iter().flat_map(|r| r.warnings.clone()).collect(),
         heat,
+        corrections,
     })
 }
 
@@ -487,6 +503,7 @@ fn sensitivity(
     fixed: &[Fixed],
     machine: usize,
     recommended: &[Recommended],
+    corrections: &[f64],
 ) -> anyhow::Result<Vec<Sensitivity>> {
     let base = &request.machines[machine];
     let mut tasks = Vec::new();
@@ -498,12 +515,6 @@ fn sensitivity(
             }
         }
     }
-    let wanted = Wanted {
-        target: request.target,
-        fast_at_most: request.fast_at_most,
-        resolution: request.resolution.max(0.01),
-        closely: false,
-    };
     let rows = terrace_jobs::all(&tasks, request.jobs, |&(program, chosen, latency_ns)| {
         // Found again on a coarser grid it would differ from the answer.
         if latency_ns == base.slow.latency_ns {
@@ -512,10 +523,20 @@ fn sensitivity(
         let recording = &request.recordings[program];
         let machine = base.with_slow(Some(latency_ns), None);
         let mut player = Player::new(recording, &machine, &chosen.policy, &fixed[program], 1);
+        // A check has found the prediction to be off by this; it is taken to be as far off here.
+        let off = corrections[program];
+        let target = request.target - off;
+        let wanted = Wanted {
+            target,
+            fast_at_most: request.fast_at_most,
+            resolution: request.resolution.max(0.01),
+            closely: false,
+        };
         let points = player.curve(&COARSE_GRID, &wanted)?;
-        let least = position_of_least(&points, request.target, |p| p.slowdown);
+        let least = position_of_least(&points, target, |p| p.slowdown);
         let share = chosen.point.share;
-        let slowdown = if share >= 1.0 { 1.0 } else { player.probe(share, false)?.played.slowdown };
+        let slowdown =
+            if share >= 1.0 { 1.0 } else { player.probe(share, false)?.played.slowdown + off };
         anyhow::Ok(Sensitivity {
             program: chosen.program.clone(),
             policy: chosen.policy.clone(),

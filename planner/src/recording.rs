@@ -325,7 +325,8 @@ fn profile(
         machine,
         page_size: header.page_size,
         footprint_bytes: header.footprint_bytes.unwrap_or(pages).max(1),
-        period_ms: experiment.as_ref().map(|e| e.period_ms),
+        // Periods below a millisecond are planned as one.
+        period_ms: experiment.as_ref().map(|e| e.period_length_us().div_ceil(1000).max(1)),
         experiment,
         fast_ps: survey.fast_ps,
         slow_ps: survey.slow_ps,

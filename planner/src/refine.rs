@@ -324,4 +324,27 @@ mod tests {
         assert!(rows.iter().all(|r| r.share <= 0.6), "{rows:?}");
         assert!((0.5..=0.6).contains(&plan.recommended[0].point.share), "{rows:?}");
     }
+
+    #[test]
+    fn other_latencies_are_corrected_as_the_answer_is() {
+        // Three points slower than predicted, whatever is fast.
+        let request = request(1.0);
+        let predicted = plan(&request, &|_, _| {}).unwrap();
+        let point = predicted.recommended[0].point.clone();
+        let mut slower = predicted.clone();
+        let fixed = Fixed::of(&request.recordings[0], &request);
+        let mut measure = |_: u64, _: &str, share: f64| {
+            let (recording, machine) = (&request.recordings[0], &request.machines[0]);
+            let mut player = Player::new(recording, machine, "lfu", &fixed, 1);
+            Ok(player.probe(share, false)?.played.slowdown + 0.03)
+        };
+        refine(&mut slower, &request, 0, 3, &mut measure).unwrap();
+        assert!(slower.recommended[0].point.share > point.share + 0.01, "{point:?}");
+        let rows = &slower.sensitivity;
+        assert!(rows.windows(2).all(|two| two[0].slow_latency_ns < two[1].slow_latency_ns));
+        let shares: Vec<_> = rows.iter().map(|row| row.share).collect();
+        assert!(shares.is_sorted(), "more memory for a slower tier: {shares:?}");
+        let slowdowns: Vec<_> = rows.iter().map(|row| row.slowdown).collect();
+        assert!(slowdowns.is_sorted(), "{slowdowns:?}");
+    }
 }
