@@ -11,7 +11,7 @@ use terrace_core::bits::PageBits;
 use terrace_core::page::{Extent, Layout, PageSize, SpaceId};
 use terrace_core::{InputError, refuse};
 use terrace_recordings::profile::Interval;
-use terrace_recordings::reference::{Level, Record, ReferenceReader};
+use terrace_recordings::reference::{Ending, Level, Record, ReferenceReader};
 
 use crate::memory::Machine;
 use crate::recording::intervals::{KEPT_BYTES, Survey, modelled_slow_ps};
@@ -72,6 +72,14 @@ pub(super) fn references(
         )
         .into());
     }
+    let mut warnings = Vec::new();
+    if !(nanoseconds || one_in > 1) {
+        warnings.push(stronger(header.filter.level));
+    }
+    if reader.truncation().is_some() || reader.ending().is_some_and(Ending::is_cut_off) {
+        let cut = "the recording ends before its program did: what precedes that is used";
+        warnings.push(cut.to_owned());
+    }
     let command = header.command.first().map(String::as_str).unwrap_or_default();
     let name = Path::new(command).file_stem().map(|s| s.to_string_lossy().into_owned());
     Ok(Recording {
@@ -90,10 +98,7 @@ pub(super) fn references(
         intervals: survey.intervals,
         samples: (one_in > 1 || nanoseconds).then_some(totals.count),
         waiting: Some(how.waiting),
-        warnings: match nanoseconds || one_in > 1 {
-            true => Vec::new(),
-            false => vec![stronger(header.filter.level)],
-        },
+        warnings,
         lines_per_read: match header.filter.level {
             Level::Llc => one_in as f64,
             Level::None | Level::L1 | Level::L2 => 0.0,

@@ -46,7 +46,7 @@ fn run(
         }
     };
     let counts_instructions = reader.header().counts_instructions();
-    let notes = notes(reader.header());
+    let mut notes = notes(reader.header());
     let mut trace =
         Trace { out, counts_instructions, open: None, next: 0, exported: Counts::default() };
     for placed in reader.records() {
@@ -56,6 +56,7 @@ fn run(
         }
     }
     trace.close()?;
+    notes.extend(reader.truncation().map(ToString::to_string));
     let c = trace.exported;
     Ok(Exported {
         counts: vec![("records", c.records), ("loads", c.loads), ("stores", c.stores)],
