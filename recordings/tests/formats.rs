@@ -39,6 +39,7 @@ const PERF: &str = "\
    t  3976 1618.6: cpu/mem-loads,ldlat=30/P: 7f00  68100142 |OP STORE|LVL L1 hit|SNP None 7 4010
   :-1    -1/-1    1618.65: cpu/mem-loads/:             7f00 4010
    t  3976/3976   1618.7: cpu/mem-loads/:                0 4010
+   t  3976/3976   1618.8: cpu/mem-loads/: ffff8881056c4000 4010
 ";
 
 fn options() -> ImportOptions {
@@ -160,7 +161,8 @@ fn lackeys_lines_become_fetches_loads_and_stores() {
 fn perf_samples_become_threads_with_times() {
     let (imported, recording) = import("perf", PERF.as_bytes()).unwrap();
     let count = |name| imported.count(name).unwrap();
-    assert_eq!((count("samples"), count("loads"), count("stores")), (5, 1, 2));
+    assert_eq!((count("samples"), count("loads"), count("stores")), (6, 1, 2));
+    assert_eq!(count("of_kernel"), 1, "its memory is no program's");
     assert_eq!(count("without_process"), 1, "it had exited");
     assert_eq!((count("without_address"), count("threads"), count("processes")), (1, 2, 2));
     let reader = ReferenceReader::new(Cursor::new(&recording), "r").unwrap();

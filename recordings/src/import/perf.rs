@@ -33,6 +33,9 @@ pub(super) static FORMAT: ImportFormat = ImportFormat {
 const EXPECTED: &str = "a sample such as 'prog 12/12 3.000001: cpu/mem-loads/: 7f00 4010', from \
                         perf script -F comm,pid,tid,time,event,addr,ip";
 
+/// From here on addresses are the kernel's, on every 64-bit architecture. Its memory is no program's.
+const KERNEL: u64 = 1 << 63;
+
 fn run(
     input: &mut Input,
     out: &mut dyn Write,
@@ -45,7 +48,7 @@ fn run(
     let mut processes: BTreeMap<u32, u32> = BTreeMap::new();
     let mut streams: BTreeMap<(u32, u32), u32> = BTreeMap::new();
     let (mut loads, mut stores, mut without_address) = (0u64, 0, 0);
-    let mut without_process = 0u64;
+    let (mut without_process, mut of_kernel) = (0u64, 0u64);
     let mut first_ns = None;
     let mut line = Vec::new();
     while input.line(&mut line)? == Line::Whole {
@@ -69,6 +72,10 @@ fn run(
             without_address += 1;
             continue;
         }
+        if sample.address >= KERNEL {
+            of_kernel += 1;
+            continue;
+        }
         let next = processes.len() as u32;
         let process = *processes.entry(pid).or_insert(next);
         if process == next {
@@ -89,11 +96,12 @@ fn run(
     builder.finish(input.is_cut())?;
     Ok(Imported {
         counts: vec![
-            ("samples", loads + stores + without_address + without_process),
+            ("samples", loads + stores + without_address + without_process + of_kernel),
             ("loads", loads),
             ("stores", stores),
             ("without_address", without_address),
             ("without_process", without_process),
+            ("of_kernel", of_kernel),
             ("threads", streams.len() as u64),
             ("processes", processes.len() as u64),
         ],
