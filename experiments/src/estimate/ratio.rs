@@ -55,10 +55,13 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// The 97.5 % quantile of Student's t (Abramowitz and Stegun, 26.7.5), for 3 degrees or more within
-/// one percent. Fewer get that of 3.
+/// The 97.5 % quantile of Student's t: of one and two degrees by its closed form, of more by a series
+/// (Abramowitz and Stegun, 26.7.5), within one percent.
 fn student_95(degrees: usize) -> f64 {
-    let (x, n) = (1.959_964_f64, degrees.max(3) as f64);
+    if degrees < 3 {
+        return if degrees < 2 { 12.706_205 } else { 4.302_653 };
+    }
+    let (x, n) = (1.959_964_f64, degrees as f64);
     let powers = [x, x.powi(3), x.powi(5), x.powi(7), x.powi(9)];
     let terms = [
         (powers[1] + powers[0]) / 4.0,
@@ -79,8 +82,15 @@ mod tests {
 
     #[test]
     fn quantiles_are_those_of_the_tables() {
-        for (degrees, expected) in [(3, 3.182), (5, 2.571), (10, 2.228), (30, 2.042), (1000, 1.962)]
-        {
+        for (degrees, expected) in [
+            (1, 12.706),
+            (2, 4.303),
+            (3, 3.182),
+            (5, 2.571),
+            (10, 2.228),
+            (30, 2.042),
+            (1000, 1.962),
+        ] {
             let got = student_95(degrees);
             assert!((got / expected - 1.0).abs() < 0.01, "{degrees}: {got}");
         }
