@@ -10,6 +10,7 @@ use terrace_core::{InputError, refuse};
 use terrace_identity::StableHash;
 use toml::{Table, Value};
 
+use super::merge::column_name;
 use crate::file::Experiment;
 
 /// More cells than this are a mistake.
@@ -179,6 +180,15 @@ impl Grid {
             let axis = axis_of(axis)?;
             if axes.iter().any(|a| a.name == axis.name) {
                 return Err(refuse!("axis '{}' is there twice: expected each once", axis.name));
+            }
+            let column = column_name(&axis.name);
+            if let Some(other) = axes.iter().find(|a| column_name(&a.name) == column) {
+                return Err(refuse!(
+                    "axes '{}' and '{}' are the same column, '{column}', in the results: expected \
+                     names that differ in letters or digits",
+                    other.name,
+                    axis.name
+                ));
             }
             axes.push(axis);
         }
@@ -555,6 +565,7 @@ mod tests {
             ("name = \"g\"", "name = \"g\"\nsize = 3", "unknown field `size`"),
             ("[experiment]", "[experimint]", "unknown field `experimint`"),
             ("key = \"policy\"", "key = \"seed.x\"", "x"),
+            ("name = \"how\"", "name = \"fast-ratio\"", "are the same column, 'axis_fast_ratio'"),
         ] {
             let error = grid(&GRID.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(error.contains(printed) && !error.contains('\n'), "{to}: {error}");

@@ -45,7 +45,7 @@ pub struct MergedCell {
 }
 
 /// A name that can be a column.
-fn column_name(axis: &str) -> String {
+pub(super) fn column_name(axis: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     format!("axis_{}", axis.chars().map(fit).collect::<String>())
 }
