@@ -204,7 +204,19 @@ impl Sampler for DamonSampler {
                 let samples = self.sampling.samples_in_all();
                 let interval_us = self.sampling.interval().as_micros() as u32;
                 if self.sampling.follow(&counts, samples) {
-                    self.resample()?;
+                    match self.resample() {
+                        Ok(()) => {}
+                        // A target has ended since: the layout has to be read again.
+                        Err(StepError::File(e))
+                            if matches!(e.errno(), Some(libc::EINVAL | libc::ESRCH)) =>
+                        {
+                            let reason =
+                                "a process ended as it was to be sampled at another interval";
+                            let reason = reason.to_owned();
+                            return Ok(Waited::Lost { periods: 1, reason, is_over: true });
+                        }
+                        Err(e) => return Err(e),
+                    }
                 }
                 let counts = (samples > 1).then(|| AccessCounts {
                     samples,
@@ -543,5 +555,33 @@ mod tests {
         sampler.start(&layout()).unwrap();
         put_period(keep.path(), &instance, 1, 3_000_000_000);
         complete(&mut sampler);
+    }
+
+    #[test]
+    fn a_process_that_ends_as_the_interval_changes_costs_a_period_and_no_group() {
+        let (keep, roots) = kernel();
+        let session = Arc::new(Session::open(&roots, None).unwrap());
+        let mut lost = 0;
+        // The first steps read the records.
+        for at in 3..40 {
+            let several = Samples::Several;
+            let mut sampler = DamonSampler::new(&roots, Arc::clone(&session), 0, PERIOD, several);
+            sampler.start(&layout()).unwrap();
+            let instance = instances(&roots)[0].clone();
+            put_period(keep.path(), &instance, 0, 1_000_000_000);
+            let wait = || sampler.wait(Instant::now(), &mut || false);
+            match faults::inject(at, libc::EINVAL, wait).unwrap_or_else(|e| panic!("{at}: {e}")) {
+                Waited::Complete { .. } => {}
+                Waited::Lost { is_over, reason, .. } => {
+                    assert!(is_over && reason.contains("a process ended"), "step {at}: {reason}");
+                    lost += 1;
+                }
+                Waited::Stopped => panic!("step {at}: stopped"),
+            }
+            sampler.start(&layout()).unwrap_or_else(|e| panic!("step {at}: {e}"));
+            sampler.stop().unwrap();
+            assert_eq!(state(&roots), "off");
+        }
+        assert!(lost > 0);
     }
 }
