@@ -104,6 +104,11 @@ impl RangeTiers {
         self.lock().insert((pid, start), is_fast);
     }
 
+    /// The tier of a range whose pages were moved alone since it was last moved as a whole.
+    pub(crate) fn of(&self, pid: u32, start: u64) -> Option<bool> {
+        self.lock().get(&(pid, start)).copied()
+    }
+
     /// Only these processes are there still.
     pub(crate) fn keep(&self, pids: &BTreeSet<u32>) {
         self.lock().retain(|(pid, _), _| pids.contains(pid));

@@ -183,6 +183,7 @@ impl Refiner {
             let size = BATCH.min(pairs);
             pairs -= size;
             let batch = self.pending.split_off(self.pending.len().saturating_sub(size));
+            let batch = self.still_slow(batch);
             let chosen = batch.len();
             let left = self.exchange(batch);
             let exchanged = chosen - left.len();
@@ -208,6 +209,22 @@ impl Refiner {
             }
             break;
         }
+    }
+
+    /// Those pairs of which the page that is to come up has not come with its range since they were chosen.
+    fn still_slow(&mut self, pairs: Vec<(Page, Page)>) -> Vec<(Page, Page)> {
+        let ups: Vec<Page> = pairs.iter().map(|(up, _)| *up).collect();
+        let mut slow = BTreeSet::new();
+        for (pid, pages) in by_process(&ups) {
+            let addresses: Vec<u64> = pages.iter().map(|page| page.address).collect();
+            let mut places = vec![-libc::ENOENT; addresses.len()];
+            if self.kernel.locate(pid, &addresses, &mut places).is_ok() {
+                let of_slow =
+                    addresses.iter().zip(&places).filter(|(_, p)| self.nodes.is_slow(**p));
+                slow.extend(of_slow.map(|(address, _)| (pid, *address)));
+            }
+        }
+        pairs.into_iter().filter(|(up, _)| slow.contains(&(up.pid, up.address))).collect()
     }
 
     fn choose(&mut self, scan: &Scan) -> Vec<(Page, Page)> {
@@ -285,11 +302,14 @@ impl Refiner {
 
     /// A range of base pages, if it is one. `others_fault`: fast pages of the process's other ranges do.
     fn located(&mut self, range: &Known, others_fault: bool) -> Option<Located> {
-        let Known { pid, start, is_fast, ref observed, sampled } = *range;
+        let Known { pid, start, ref observed, sampled, .. } = *range;
         let process = self.kernel.alive(pid)?;
         let Folios::Base(addresses) = self.folios.folios(process, start).ok()? else { return None };
         let mut places = vec![-libc::ENOENT; addresses.len()];
         self.kernel.locate(pid, &addresses, &mut places).ok()?;
+        // The plan of this period may have moved it since the scan.
+        let in_fast = places.iter().filter(|place| self.nodes.is_fast(**place)).count();
+        let is_fast = self.range_tiers.of(pid, start).unwrap_or(2 * in_fast > addresses.len());
         let of = |address: u64| observed.as_ref().map(|o| o[((address - start) / BASE) as usize]);
         // What came only now has answered elsewhere.
         let stayed = || {

@@ -267,3 +267,35 @@ fn pages_that_stay_are_counted_and_nothing_comes_without_a_place() {
     assert_eq!((costs.refined_up_pages, costs.refined_down_pages), (0, 0));
     assert!(costs.refined_failed_pages > 0);
 }
+
+#[test]
+fn a_range_that_was_promoted_since_the_scan_stays_a_fast_one() {
+    let mut setup = setup(true, 5);
+    {
+        let mut state = setup.pages.0.lock().unwrap();
+        state.nodes.extend((0..512).map(|page| (SLOW + page * BASE, 0)));
+        // Pages of another range are accessed as often, and slow.
+        state.nodes.extend((0..512).map(|page| (SLOW + RANGE + page * BASE, 1)));
+    }
+    let extent = |start| Extent { space: SpaceId(PID), start, pages: 1 };
+    let layout = Layout::new(PageSize::Huge, vec![extent(SLOW), extent(SLOW + RANGE)]).unwrap();
+    let counts = AccessCounts { samples: 10, interval_us: 10_000, counts: [5, 5].into() };
+    let none = PageBits::new(2);
+    setup.scan = Scan::new(0, Arc::new(layout), none.clone(), none).with_counts(counts);
+    let stayed = setup.refine(SLOW).len();
+    assert!((256..512).contains(&stayed), "{stayed} of its 512 pages are in fast memory");
+    assert_eq!(setup.refiner.range_tiers.of(PID, SLOW), Some(true));
+}
+
+#[test]
+fn pairs_whose_range_has_come_up_meanwhile_cost_no_page_of_fast_memory() {
+    let mut setup = setup(true, 5);
+    setup.version.fetch_add(1, Ordering::Relaxed);
+    assert!(setup.refiner.has_work(&setup.scan));
+    let to_fast = (0..512).map(|page| (SLOW + page * BASE, 0));
+    setup.pages.0.lock().unwrap().nodes.extend(to_fast);
+    setup.refiner.step(u64::MAX, Duration::MAX, &|| false);
+    let state = setup.pages.0.lock().unwrap();
+    assert!((0..512).all(|page| state.nodes[&(FAST + page * BASE)] == 0), "all of it is there");
+    assert_eq!(setup.costs.snapshot().refined_up_pages, 0);
+}
