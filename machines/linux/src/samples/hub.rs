@@ -92,23 +92,27 @@ struct Inner {
 
 type Clock = Box<dyn Fn() -> Duration + Send>;
 
-/// A bound on samples per second.
+/// A bound on samples per second. What it lets pass is spread over the second: with all of it at the
+/// beginning, short periods after that would have none.
 struct Bound {
-    left: u64,
-    since: Instant,
+    left: f64,
+    /// When it was last filled.
+    filled: Duration,
 }
 
 impl Bound {
-    fn new() -> Self {
-        Bound { left: MOST_PER_S, since: Instant::now() }
+    fn new(now: Duration) -> Self {
+        Bound { left: MOST_PER_S as f64, filled: now }
+    }
+
+    fn fill(&mut self, now: Duration) {
+        let gained = now.saturating_sub(self.filled).as_secs_f64() * MOST_PER_S as f64;
+        *self = Bound { left: (self.left + gained).min(MOST_PER_S as f64), filled: now };
     }
 
     fn passes(&mut self) -> bool {
-        if self.since.elapsed() >= Duration::from_secs(1) {
-            *self = Bound::new();
-        }
-        let passes = self.left > 0;
-        self.left = self.left.saturating_sub(1);
+        let passes = self.left >= 1.0;
+        self.left -= f64::from(u8::from(passes));
         passes
     }
 }
@@ -119,6 +123,7 @@ impl Inner {
         for base_pages in self.members.values_mut().filter_map(|m| m.base_pages.as_mut()) {
             base_pages.at(now);
         }
+        self.bound.fill(now);
         let (counts, members, bound) = (&mut self.counts, &mut self.members, &mut self.bound);
         let (by_memory, by_instruction) = (&mut self.by_memory, &mut self.by_instruction);
         self.source.read(&mut |sample| {
@@ -181,7 +186,7 @@ impl SampleHub {
             counts,
             by_memory: [0; 2],
             by_instruction: BTreeMap::new(),
-            bound: Bound::new(),
+            bound: Bound::new(clock()),
             polled: None,
             clock,
         };
@@ -372,11 +377,12 @@ impl Drop for GroupSamples {
     }
 }
 
-/// Length of a cycle by the first processor's clock.
+/// Length of a cycle by the fastest processor's clock: those that have nothing to do are slowed down.
 fn cycle_ps(roots: &Roots) -> Option<u64> {
     let text = files::read(&roots.proc.join("cpuinfo")).ok()??;
-    let line = text.lines().find_map(|line| line.strip_prefix("cpu MHz"))?;
-    let mhz: f64 = line.split_once(':')?.1.trim().parse().ok()?;
+    let lines = text.lines().filter_map(|line| line.strip_prefix("cpu MHz"));
+    let mhz = lines.filter_map(|line| line.split_once(':')?.1.trim().parse::<f64>().ok());
+    let mhz = mhz.fold(0.0, f64::max);
     (mhz > 0.0).then(|| (1e6 / mhz).round() as u64)
 }
 
@@ -430,7 +436,7 @@ mod tests {
         let (keep, roots) = folder(&[
             ("proc/4/stat", &stat(4)),
             ("proc/6/stat", &stat(6)),
-            ("proc/cpuinfo", "processor\t: 0\ncpu MHz\t\t: 2000.000\n"),
+            ("proc/cpuinfo", "cpu MHz\t\t: 800.000\ncpu MHz\t\t: 2000.000\n"),
         ]);
         for (pid, frames) in [(4, 100u64), (6, 200)] {
             let entries = (0..64u64).map(|page| (1 << 63 | (frames + page)).to_ne_bytes());
@@ -520,6 +526,17 @@ mod tests {
         let counts = hub.counts();
         assert!(counts.over_bound >= 1 && counts.of_groups <= 2 * MOST_PER_S, "{counts:?}");
         assert_eq!(counts.of_groups + counts.over_bound, MOST_PER_S + 1000);
+    }
+
+    #[test]
+    fn the_bound_leaves_some_samples_to_each_part_of_a_second() {
+        let mut bound = Bound::new(Duration::ZERO);
+        let mut passed_in = |ms: u64| {
+            bound.fill(Duration::from_millis(ms));
+            (0..3 * MOST_PER_S).filter(|_| bound.passes()).count() as u64
+        };
+        assert_eq!(passed_in(0), MOST_PER_S);
+        assert_eq!((passed_in(100), passed_in(150)), (MOST_PER_S / 10, MOST_PER_S / 20));
     }
 
     #[test]
