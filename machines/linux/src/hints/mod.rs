@@ -438,7 +438,10 @@ impl BaseRates for Arc<HintHub> {
     }
 
     fn of_range(&self, pid: u32, start: u64) -> Option<Vec<Observed>> {
-        self.inner().processes.get(&pid)?.of_range(start)
+        let inner = self.inner();
+        // Of phases that have ended for good nothing is known any more.
+        let known = inner.processes.get(&pid).filter(|_| !matches!(inner.state, State::Ended(_)));
+        known?.of_range(start)
     }
 
     fn forget(&self, pid: u32, addresses: &[u64]) {
@@ -489,6 +492,10 @@ impl GroupHints {
     pub(crate) fn raise(&self, layout: &Layout, counts: &AccessCounts) -> Option<AccessCounts> {
         const RANGE: u64 = PageSize::Huge.bytes();
         let mut inner = self.hub.inner();
+        if matches!(inner.state, State::Ended(_)) {
+            // Nothing ages any more.
+            return None;
+        }
         let mut rates = vec![0.0; layout.pages()];
         let mut any = false;
         for (number, extent) in layout.extents().iter().enumerate() {
