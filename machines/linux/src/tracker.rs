@@ -472,7 +472,11 @@ impl GroupTracker {
                 }
                 let mut sum: Vec<u64> = Vec::new();
                 for process in self.layout_reader.processes()? {
-                    let nodes = process::bytes_per_node(&self.roots, process.pid)?;
+                    let nodes = match process::bytes_per_node(&self.roots, process.pid) {
+                        // Its layout was not read either: what it has is counted as not readable.
+                        Err(e) if matches!(e.errno(), Some(libc::EACCES | libc::EPERM)) => continue,
+                        nodes => nodes?,
+                    };
                     if sum.len() < nodes.len() {
                         sum.resize(nodes.len(), 0);
                     }
