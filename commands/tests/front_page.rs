@@ -116,11 +116,11 @@ fn the_readme_shows_what_the_demo_was_measured_to_give() {
     // Of the mean loss, as the picture has it. A mean of each seed's share would weigh the seed with
     // the smallest loss most.
     let of_mean = |system: usize| 100.0 * (1.0 - mean(&lost[system + 1]) / mean(nothing));
-    assert!(of_mean(2) >= 100.0 && of_mean(1) >= 100.0, "{} {}", of_mean(2), of_mean(1));
+    assert!(of_mean(2) >= 100.0, "{}", of_mean(2));
     for says in [
         format!("loses {:.0} to {:.0} % of its time", ends[0], ends[1]),
         "Terrace gets all of that back".to_owned(),
-        "So does AMP.".to_owned(),
+        format!("AMP gets back {:.0} % of the mean loss", of_mean(1)),
         format!("Linux's NUMA balancing gets back {:.0} % of the mean loss", of_mean(0)),
         format!("`terrace` got back {} of what was lost", range(2)),
         format!("Linux's NUMA balancing {}", range(0)),
