@@ -161,15 +161,13 @@ fn lackeys_lines_become_fetches_loads_and_stores() {
 fn perf_samples_become_threads_with_times() {
     let (imported, recording) = import("perf", PERF.as_bytes()).unwrap();
     let count = |name| imported.count(name).unwrap();
-    assert_eq!((count("samples"), count("loads"), count("stores")), (6, 1, 2));
-    assert_eq!(count("of_kernel"), 1, "its memory is no program's");
-    assert_eq!(count("without_process"), 1, "it had exited");
-    assert_eq!((count("without_address"), count("threads"), count("processes")), (1, 2, 2));
+    assert_eq!(["samples", "loads", "stores"].map(count), [6, 1, 2]);
+    assert_eq!(["without_process", "without_address", "of_kernel"].map(count), [1; 3]);
+    assert_eq!(["threads", "processes"].map(count), [2, 2]);
     let reader = ReferenceReader::new(Cursor::new(&recording), "r").unwrap();
     assert!(!reader.header().counts_instructions());
-    let processes: Vec<_> =
-        reader.processes().iter().map(|p| (p.system_id, p.command.join(" "))).collect();
-    assert_eq!(processes, [(3976, "t".to_owned()), (12, "Web Content".to_owned())]);
+    let processes = reader.processes().iter().map(|p| format!("{} {}", p.system_id, p.command[0]));
+    assert_eq!(processes.collect::<Vec<_>>(), ["3976 t", "12 Web Content"]);
     let got: Vec<_> = references(&recording).iter().map(|p| (p.stream, p.time, p.record)).collect();
     let data = |address, store| Record::Reference(Reference { address, size_log2: 0, store });
     let expected = [

@@ -129,6 +129,18 @@ impl DamonSampler {
         begun
     }
 
+    /// Begins anew, unless a process has ended since: then the layout has to be read again.
+    fn resample_those_alive(&mut self) -> Result<Option<Waited>, StepError> {
+        match self.resample() {
+            Err(StepError::File(e)) if matches!(e.errno(), Some(libc::EINVAL | libc::ESRCH)) => {
+                let reason =
+                    "a process ended as it was to be sampled at another interval".to_owned();
+                Ok(Some(Waited::Lost { periods: 1, reason, is_over: true }))
+            }
+            begun => begun.map(|()| None),
+        }
+    }
+
     /// Opens a trace instance; one that cannot be opened is removed.
     fn open_trace(&self, online: &[u32]) -> Result<TraceInstance, StepError> {
         let name = format!("terrace-{}-{}", std::process::id(), self.number);
@@ -203,20 +215,10 @@ impl Sampler for DamonSampler {
             if let Some(Accesses { accessed, counts }) = newest {
                 let samples = self.sampling.samples_in_all();
                 let interval_us = self.sampling.interval().as_micros() as u32;
-                if self.sampling.follow(&counts, samples) {
-                    match self.resample() {
-                        Ok(()) => {}
-                        // A target has ended since: the layout has to be read again.
-                        Err(StepError::File(e))
-                            if matches!(e.errno(), Some(libc::EINVAL | libc::ESRCH)) =>
-                        {
-                            let reason =
-                                "a process ended as it was to be sampled at another interval";
-                            let reason = reason.to_owned();
-                            return Ok(Waited::Lost { periods: 1, reason, is_over: true });
-                        }
-                        Err(e) => return Err(e),
-                    }
+                if self.sampling.follow(&counts, samples)
+                    && let Some(lost) = self.resample_those_alive()?
+                {
+                    return Ok(lost);
                 }
                 let counts = (samples > 1).then(|| AccessCounts {
                     samples,

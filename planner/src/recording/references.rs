@@ -72,14 +72,8 @@ pub(super) fn references(
         )
         .into());
     }
-    let mut warnings = Vec::new();
-    if !(nanoseconds || one_in > 1) {
-        warnings.push(stronger(header.filter.level));
-    }
-    if reader.truncation().is_some() || reader.ending().is_some_and(Ending::is_cut_off) {
-        let cut = "the recording ends before its program did: what precedes that is used";
-        warnings.push(cut.to_owned());
-    }
+    let has_all = !(nanoseconds || one_in > 1);
+    let is_cut = reader.truncation().is_some() || reader.ending().is_some_and(Ending::is_cut_off);
     let command = header.command.first().map(String::as_str).unwrap_or_default();
     let name = Path::new(command).file_stem().map(|s| s.to_string_lossy().into_owned());
     Ok(Recording {
@@ -98,7 +92,7 @@ pub(super) fn references(
         intervals: survey.intervals,
         samples: (one_in > 1 || nanoseconds).then_some(totals.count),
         waiting: Some(how.waiting),
-        warnings,
+        warnings: warnings(has_all.then_some(header.filter.level), is_cut),
         lines_per_read: match header.filter.level {
             Level::Llc => one_in as f64,
             Level::None | Level::L1 | Level::L2 => 0.0,
@@ -106,6 +100,12 @@ pub(super) fn references(
         stored: Stored::Kept(survey.kept.into()),
         _folder: folder,
     })
+}
+
+/// What is to be known of a recording that has every reference of a level, or that was cut off.
+fn warnings(all_of: Option<Level>, is_cut: bool) -> Vec<String> {
+    let cut = "the recording ends before its program did: what precedes that is used";
+    all_of.map(stronger).into_iter().chain(is_cut.then(|| cut.to_owned())).collect()
 }
 
 /// The latest time of a record, in the recording's units. Intervals' ends are beyond it.
