@@ -12,7 +12,8 @@
 //!
 //! **When a move pays.** The time that a page saves in fast memory within the horizon must exceed
 //! the cost of its moves (`ledger`). Both come from the machine's counters where it has them:
-//! stalls on slow reads, and the time that the program was stopped for earlier moves. Only the reads
+//! stalls on slow reads, and the time that the program was stopped for earlier moves. Where only
+//! samples of reads have latencies, as live, costs follow from those. Only the reads
 //! in excess of those of the evicted page count, less a margin for chance. An exchange and a pair of
 //! moves are each tried twice, then the cheaper one is used; without counters, exchanges.
 //!
@@ -233,19 +234,26 @@ impl Terrace {
         }
     }
 
-    /// Units of reads of each page in the period.
-    fn take_reads(&mut self, scan: &Scan) {
+    /// Takes units of reads of each page in the period; whether they are known.
+    fn take_reads(&mut self, scan: &Scan) -> bool {
         let samples = scan.samples();
-        self.sampled = samples.is_some();
+        // Bits say nothing in the unit of samples.
+        let unknown = samples.is_none() && self.ledger.by_latency();
+        self.sampled = samples.is_some() || unknown;
         self.bits_sampled = !self.sampled && scan.counts.is_some();
+        if unknown {
+            self.reads = vec![0.0; scan.pages()];
+            return false;
+        }
         let Some(samples) = samples else {
             self.reads = self.estimate.reads(scan, self.parameters.count_reads);
-            return;
+            return true;
         };
         self.reads = vec![0.0; scan.pages()];
         for page in scan.accessed.iter_ones() {
             self.reads[page] = f32::from(samples[page]);
         }
+        true
     }
 
     /// Reads of the pages that are fast in a placement.
@@ -510,13 +518,18 @@ impl Policy for Terrace {
             }
         }
         let (features, _) = self.features.count(scan);
-        self.take_reads(scan);
+        let known = self.take_reads(scan);
         let [short, middle, long] = &mut self.shadows;
         let placements =
             [&mut self.initial_placement, &mut short.fast, &mut middle.fast, &mut long.fast];
         self.others.follow(&scan.fast, placements);
-        self.account(scan);
-        self.follow_phase();
+        if known {
+            self.account(scan);
+            self.follow_phase();
+        } else {
+            // After a change of layout samples belong to no page yet.
+            self.ledger.unknown_period(self.others.moved_pairs(&scan.fast));
+        }
 
         let (applied, may_move) = self.choose(scan);
         self.applied = applied;

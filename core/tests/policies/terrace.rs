@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::model::{Model, check};
 use serde_json::json;
 use terrace_core::bits::PageBits;
+use terrace_core::counts::AccessCounts;
 use terrace_core::page::{Layout, PageSize};
 use terrace_core::policy::build;
 use terrace_core::scan::{Budget, PeriodCounters, Scan};
@@ -451,8 +452,9 @@ fn moves_that_fail_cost_nothing_where_costs_are_a_guess() {
 
 /// Of 64 ranges of 2 MB four slow ones have most samples, and chance decides which of the others have
 /// more. Samples have these latencies, and no time is measured. How many of the four are fast after
-/// 100 periods, and how many ranges went up.
-fn moved_by_samples_without_times(read_latency_ps: [u64; 2]) -> (usize, u64) {
+/// 100 periods, and how many ranges went up. `gaps`: every other period has no samples, and bits that
+/// find the other slow ranges accessed all the time.
+fn moved_by_samples_without_times(read_latency_ps: [u64; 2], gaps: bool) -> (usize, u64) {
     let mut policy = build("terrace", &json!(null), 1).unwrap();
     let layout = Arc::new(Layout::contiguous(PageSize::Huge, 64));
     let mut fast: PageBits = (0..64).map(|page| page < 32).collect();
@@ -465,14 +467,25 @@ fn moved_by_samples_without_times(read_latency_ps: [u64; 2]) -> (usize, u64) {
                 if (60..64).contains(&page) { 60 } else { 4 + (chance >> 60) as u16 }
             })
             .collect();
+        let of_tier = |is_fast: bool| {
+            let pages = (0..64).filter(|&page| fast.get(page) == is_fast);
+            400 * pages.map(|page| u64::from(samples[page])).sum::<u64>()
+        };
         let counters = PeriodCounters {
+            reads: [of_tier(true), of_tier(false)],
             read_latency_ps,
             samples: Some(samples[..].into()),
             reads_per_sample: 400,
             ..PeriodCounters::default()
         };
-        let scan = Scan::new(number, layout.clone(), PageBits::ones(64), fast.clone())
-            .with_counters(Arc::new(counters));
+        let scan = Scan::new(number, layout.clone(), PageBits::ones(64), fast.clone());
+        let scan = if gaps && number % 2 == 1 {
+            let counts = (0..64).map(|page| if (32..60).contains(&page) { 20 } else { 1 });
+            let counts = counts.collect();
+            scan.with_counts(AccessCounts { samples: 20, interval_us: 5000, counts })
+        } else {
+            scan.with_counters(Arc::new(counters))
+        };
         let plan = policy.decide(&scan, &Budget { fast_pages: 32, moved_pages: 64 }).plan;
         went_up += plan.pages(PageSize::Huge).0;
         plan.apply(&layout, &mut fast);
@@ -482,8 +495,14 @@ fn moved_by_samples_without_times(read_latency_ps: [u64; 2]) -> (usize, u64) {
 
 #[test]
 fn latencies_of_samples_say_what_a_move_must_save() {
-    let (hot, few) = moved_by_samples_without_times([85_000, 191_000]);
-    let (_, many) = moved_by_samples_without_times([0, 0]);
+    let (hot, few) = moved_by_samples_without_times([85_000, 191_000], false);
+    let (_, many) = moved_by_samples_without_times([0, 0], false);
     assert_eq!(hot, 4);
     assert!(few <= 16 && many >= 4 * few, "{few} ranges went up, {many} without latencies");
+}
+
+#[test]
+fn bits_say_nothing_in_periods_without_samples() {
+    let (hot, went_up) = moved_by_samples_without_times([85_000, 191_000], true);
+    assert!(hot == 4 && went_up <= 16, "{hot} of 4 are fast, {went_up} ranges went up");
 }

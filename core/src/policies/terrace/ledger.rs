@@ -1,4 +1,5 @@
-//! Costs and gains of moves, in one unit: nanoseconds where the machine measures, else accesses.
+//! Costs and gains of moves, in one unit: nanoseconds where the machine measures or samples have
+//! latencies, else accesses.
 
 use super::read_costs::ReadCosts;
 use crate::plan::Plan;
@@ -34,6 +35,8 @@ pub struct Ledger {
     measured: bool,
     /// Whether latencies of sampled reads give costs in time, though no time is measured.
     by_latency: bool,
+    /// Of sampled reads from fast and from slow memory: sums of their latencies in ns, and how many.
+    latencies: [[f64; 2]; 2],
     /// The length of a period: in accesses all of them, or, where bits are sampled, those that
     /// would be slow under the initial placement; by latencies, what all reads would add if slow.
     pub period: f64,
@@ -46,6 +49,8 @@ pub struct Ledger {
 /// Of the time that a slow read takes longer, the part that a program waits for where that is not
 /// measured: others are under way meanwhile. An assumption.
 const WAITED_FOR: f64 = 0.5;
+/// Samples of each tier from which on their latencies count.
+const LEAST_SAMPLES: f64 = 30.0;
 /// Weight of the newest in moving averages.
 const NEWEST: f64 = 0.25;
 /// Part of the sums of costs that is kept after a period: the unit of the rates should hardly
@@ -67,6 +72,7 @@ impl Ledger {
             last: None,
             measured: false,
             by_latency: false,
+            latencies: [[0.0; 2]; 2],
             period: 0.0,
             elapsed: 0.0,
             balance: 0.0,
@@ -116,22 +122,29 @@ impl Ledger {
         self.spent(moved_pairs, Some(counters.migration_stall_ns as f64))
     }
 
-    /// Takes costs from the latencies of sampled reads, where both tiers have some.
+    /// The same of a period whose reads are not known: nothing but moves counts.
+    pub fn unknown_period(&mut self, moved_pairs: u64) {
+        self.balance -= self.spent(moved_pairs, None);
+    }
+
+    /// Takes costs from the latencies of sampled reads, once both tiers have had some.
     fn take_latencies(&mut self, scan: &Scan) {
         let counters = scan.counters.as_deref().filter(|m| m.samples.is_some());
-        let Some(PeriodCounters { read_latency_ps: [fast, slow], reads_per_sample, .. }) = counters
-        else {
-            return;
-        };
-        if *fast == 0 || *slow <= *fast {
-            return;
+        let Some(counters) = counters.filter(|m| m.reads_per_sample > 0) else { return };
+        let reads_per_sample = f64::from(counters.reads_per_sample);
+        let of_tiers = counters.reads.iter().zip(counters.read_latency_ps);
+        for (sums, (&reads, latency_ps)) in self.latencies.iter_mut().zip(of_tiers) {
+            let samples = reads as f64 / reads_per_sample;
+            let ns = latency_ps as f64 / 1000.0;
+            *sums = [sums[0] * KEEP + ns * samples, sums[1] * KEEP + samples];
         }
-        let extra_ns = (slow - fast) as f64 / 1000.0 * WAITED_FOR;
-        let now = extra_ns * f64::from(*reads_per_sample);
-        // Sums until now are in accesses, and next to nothing in nanoseconds.
-        self.gain = if self.by_latency { average(self.gain, now) } else { now };
-        self.by_latency = true;
-        self.pair = [unmeasured_pair_ns(scan); 2];
+        let [fast, slow] = self.latencies;
+        self.by_latency |= fast[1].min(slow[1]) >= LEAST_SAMPLES;
+        if self.by_latency {
+            let [fast, slow] = [fast, slow].map(|[ns, samples]| ns / samples.max(1.0));
+            self.gain = (slow - fast).max(0.0) * WAITED_FOR * reads_per_sample;
+            self.pair = [unmeasured_pair_ns(scan); 2];
+        }
     }
 
     fn spent(&mut self, moved_pairs: u64, measured: Option<f64>) -> f64 {
@@ -151,6 +164,11 @@ impl Ledger {
     /// Cost of a unit of reads of the last period when it is slow.
     pub fn read_cost(&self) -> f64 {
         self.gain * self.weight
+    }
+
+    /// Whether costs are by the latencies of sampled reads.
+    pub fn by_latency(&self) -> bool {
+        self.by_latency
     }
 
     /// Whether costs are in time: measured, or by the latencies of sampled reads.
