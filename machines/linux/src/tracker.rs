@@ -177,6 +177,9 @@ impl GroupTracker {
             let end = Instant::now() + self.options.period;
             self.start(group)?;
             if self.watch.is_none() {
+                if let Ok(mut state) = self.tracker_state.write() {
+                    state.boundary = None;
+                }
                 // Where processes come and go all the time, the next attempt waits for its period.
                 self.rest(end);
                 let reason = "the group's processes ended as it was begun with";
@@ -359,7 +362,7 @@ impl GroupTracker {
         self.turn_off()?;
         let mut group = group;
         self.options.tables.iter_mut().for_each(|t| t.keep(&group.processes));
-        for _ in 0..START_ATTEMPTS {
+        for attempt in 1..=START_ATTEMPTS {
             if let Ok(mut state) = self.tracker_state.write() {
                 state.members.clone_from(&group.processes);
             }
@@ -376,11 +379,15 @@ impl GroupTracker {
                     self.costs.setup_ns().set(took.as_nanos() as u64);
                     return Ok(());
                 }
-                // A process that ended meanwhile.
+                // A process that ended meanwhile; if none has, something else is refused.
                 Err(StepError::File(e))
                     if matches!(e.errno(), Some(libc::EINVAL | libc::ESRCH)) =>
                 {
-                    group = self.layout_reader.read(None)?;
+                    let now = self.layout_reader.read(None)?;
+                    if attempt == START_ATTEMPTS && now.processes == group.processes {
+                        return Err(e.into());
+                    }
+                    group = now;
                 }
                 Err(e) => return Err(e),
             }

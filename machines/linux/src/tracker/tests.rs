@@ -1,14 +1,17 @@
 //! A group whose processes come and go, with a sampler that was made up.
 
+use std::process::{Child, Command};
 use std::sync::atomic::AtomicU32;
 
 use super::*;
 use crate::shared_memory::SharedMemory;
 use crate::testing::BasePages;
 
-/// Cannot begin so many times, as if a process had ended meanwhile; then every period is complete.
+/// Cannot begin so many times; then every period is complete. One of these processes ends each time,
+/// while there are some.
 struct Begins {
     fails: u32,
+    processes: Vec<Child>,
     tried: Arc<AtomicU32>,
     pages: usize,
 }
@@ -20,6 +23,10 @@ impl Sampler for Begins {
     fn start(&mut self, layout: &Layout) -> Result<(), StepError> {
         self.pages = layout.pages();
         if self.tried.fetch_add(1, Ordering::Relaxed) < self.fails {
+            if let Some(mut process) = self.processes.pop() {
+                process.kill().unwrap();
+                process.wait().unwrap();
+            }
             let source = std::io::Error::from_raw_os_error(libc::ESRCH);
             return Err(
                 FileError::Write { path: "state".into(), value: "on".into(), source }.into()
@@ -40,8 +47,23 @@ impl Sampler for Begins {
     }
 }
 
-/// A tracker of this process, with periods of a millisecond.
-fn tracker(sampler: Begins) -> GroupTracker {
+impl Drop for Begins {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// A tracker of this process and those that end, with periods of a millisecond; how often it tried to
+/// begin.
+fn tracker(fails: u32, processes: usize) -> (GroupTracker, Arc<AtomicU32>) {
+    let processes: Vec<Child> =
+        (0..processes).map(|_| Command::new("sleep").arg("1000").spawn().unwrap()).collect();
+    let pids = processes.iter().map(Child::id).chain([std::process::id()]).collect();
+    let tried = Arc::new(AtomicU32::new(0));
+    let sampler = Begins { fails, processes, tried: Arc::clone(&tried), pages: 0 };
     let nodes = TierNodes { fast: vec![0], slow: vec![1] };
     let options = TrackerOptions {
         period: Duration::from_millis(1),
@@ -55,9 +77,9 @@ fn tracker(sampler: Begins) -> GroupTracker {
         tables: None,
         stop: None,
     };
-    GroupTracker::new(
+    let tracker = GroupTracker::new(
         &Roots::default(),
-        Source::Pids(vec![std::process::id()]),
+        Source::Pids(pids),
         options,
         Box::new(sampler),
         Box::new(BasePages::default()),
@@ -65,23 +87,38 @@ fn tracker(sampler: Begins) -> GroupTracker {
         RangeTiers::new(nodes),
         SharedTrackerState::default(),
         Costs::default(),
-    )
+    );
+    (tracker, tried)
+}
+
+/// The first scan and the periods lost before it, or why there is none. `None` on a kernel without
+/// PAGEMAP_SCAN, which has no layout of these processes.
+fn first_scan(tracker: &mut GroupTracker, tried: &AtomicU32) -> Option<Result<(u32, u32), String>> {
+    let mut lost = 0;
+    loop {
+        match tracker.observe() {
+            Ok(Observation::Period(scan)) => return Some(Ok((lost, scan.lost_periods))),
+            Ok(Observation::Lost { periods, .. }) => lost += periods,
+            Ok(Observation::Ended) => panic!("the group ended"),
+            Err(_) if tried.load(Ordering::Relaxed) == 0 => return None,
+            Err(error) => return Some(Err(error.to_string())),
+        }
+    }
 }
 
 #[test]
 fn processes_that_come_and_go_cost_periods_and_never_the_group() {
-    let tried = Arc::new(AtomicU32::new(0));
-    let mut tracker = tracker(Begins { fails: 7, tried: Arc::clone(&tried), pages: 0 });
-    let mut lost = 0;
-    let scan = loop {
-        match tracker.observe() {
-            Ok(Observation::Period(scan)) => break scan,
-            Ok(Observation::Lost { periods, .. }) => lost += periods,
-            Ok(Observation::Ended) => panic!("the group ended"),
-            // Kernels without PAGEMAP_SCAN have no layout of this process.
-            Err(e) if tried.load(Ordering::Relaxed) == 0 => return println!("not tried: {e}"),
-            Err(e) => panic!("{e}"),
-        }
-    };
-    assert_eq!((lost, scan.lost_periods, tried.load(Ordering::Relaxed)), (2, 2, 8));
+    let (mut tracker, tried) = tracker(7, 7);
+    let Some(scan) = first_scan(&mut tracker, &tried) else { return println!("not tried") };
+    assert_eq!(scan, Ok((2, 2)), "periods lost");
+    // More often where this process's own memory has changed meanwhile.
+    assert!(tried.load(Ordering::Relaxed) >= 8);
+}
+
+#[test]
+fn what_is_refused_though_no_process_has_ended_is_an_error() {
+    let (mut tracker, tried) = tracker(100, 0);
+    let Some(scan) = first_scan(&mut tracker, &tried) else { return println!("not tried") };
+    assert!(scan.as_ref().is_err_and(|error| error.contains("No such process")), "{scan:?}");
+    assert_eq!(tried.load(Ordering::Relaxed), START_ATTEMPTS);
 }
