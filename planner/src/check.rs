@@ -83,7 +83,9 @@ fn as_requested(experiment: &Experiment, request: &Request) -> Experiment {
     let mut experiment = experiment.clone();
     if let Some(period_ms) = request.period_ms {
         let lasts_us = experiment.periods.saturating_mul(experiment.period_length_us());
-        experiment.periods = lasts_us.div_ceil(period_ms.saturating_mul(1000).max(1)).max(1);
+        // As many as an experiment may have.
+        let periods = lasts_us.div_ceil(period_ms.saturating_mul(1000).max(1));
+        experiment.periods = periods.clamp(1, 10_000_000);
         (experiment.period_ms, experiment.period_us) = (period_ms, None);
     }
     if request.moved_pages.is_some() {

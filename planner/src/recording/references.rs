@@ -272,9 +272,8 @@ mod tests {
 
     use super::*;
 
-    /// The longest interval with all memory slow, on a machine whose slow memory is narrow, of
-    /// references that were taken after a level.
-    fn longest_slow_ps(level: Level, sample_one_in: u64) -> u64 {
+    /// A recording of references that were taken after a level, of a program that went on or not.
+    fn recorded(level: Level, sample_one_in: u64, is_cut: bool) -> (tempfile::TempDir, Recording) {
         let shape = CacheShape { size_bytes: 32 << 10, ways: 8 };
         let filter =
             Filter { level, line_bytes: 64, l1: shape, l2: shape, llc: shape, sample_one_in };
@@ -296,15 +295,30 @@ mod tests {
             let reference = Reference { address: 4096 * (number % 10), size_log2: 3, store: false };
             builder.reference(0, 0, number, reference).unwrap();
         }
-        builder.finish(false).unwrap();
+        builder.finish(is_cut).unwrap();
         let waiting = Waiting { share: 0.4, error: 0.2 };
         let how =
             Open { group: None, page_size: None, sample_one_in: None, waiting, machine: None };
         let recording = Recording::open(&path, &how).unwrap();
+        (folder, recording)
+    }
+
+    /// The longest interval with all memory slow, on a machine whose slow memory is narrow.
+    fn longest_slow_ps(level: Level, sample_one_in: u64) -> u64 {
+        let (_keep, recording) = recorded(level, sample_one_in, false);
         let narrow = recording.machine.with_slow(None, Some(0.001));
         let mut intervals = recording.play_on(&narrow, false).unwrap();
         let all = std::iter::from_fn(|| intervals.next_interval().unwrap());
         all.map(|interval| interval.slow_ps).max().unwrap()
+    }
+
+    #[test]
+    fn a_recording_that_was_cut_off_says_so() {
+        let says = |is_cut| {
+            let (_keep, recording) = recorded(Level::Llc, 1, is_cut);
+            recording.warnings.iter().any(|w| w.contains("ends before its program did"))
+        };
+        assert_eq!((says(false), says(true)), (false, true));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::{
     streams,
 };
 use crate::champsim::Instruction;
-use crate::reference::{Event, Header, Record, Reference};
+use crate::reference::{Ending, Event, Header, Record, Reference};
 
 pub(super) static FORMAT: ExportFormat = ExportFormat {
     name: "champsim",
@@ -56,7 +56,11 @@ fn run(
         }
     }
     trace.close()?;
-    notes.extend(reader.truncation().map(ToString::to_string));
+    match (reader.truncation(), reader.ending().is_some_and(Ending::is_cut_off)) {
+        (Some(cut), _) => notes.push(cut.to_string()),
+        (None, true) => notes.push("the recording ends before its program did".to_owned()),
+        (None, false) => {}
+    }
     let c = trace.exported;
     Ok(Exported {
         counts: vec![("records", c.records), ("loads", c.loads), ("stores", c.stores)],

@@ -33,7 +33,8 @@ pub(super) static FORMAT: ImportFormat = ImportFormat {
 const EXPECTED: &str = "a sample such as 'prog 12/12 3.000001: cpu/mem-loads/: 7f00 4010', from \
                         perf script -F comm,pid,tid,time,event,addr,ip";
 
-/// From here on addresses are the kernel's, on every 64-bit architecture. Its memory is no program's.
+/// From here on addresses are the kernel's on x86-64, arm64, riscv64 and ppc64. Its memory is no
+/// program's.
 const KERNEL: u64 = 1 << 63;
 
 fn run(
