@@ -1,6 +1,7 @@
 //! What a user would notice of Terrace's own policy: it follows a new phase sooner than AMP, does
 //! not lose against staying put, and moves what pays.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::model::{Model, check};
@@ -452,9 +453,12 @@ fn moves_that_fail_cost_nothing_where_costs_are_a_guess() {
 
 /// Of 64 ranges of 2 MB four slow ones have most samples, and chance decides which of the others have
 /// more. Samples have these latencies, and no time is measured. How many of the four are fast after
-/// 100 periods, and how many ranges went up. `gaps`: every other period has no samples, and bits that
-/// find the other slow ranges accessed all the time.
-fn moved_by_samples_without_times(read_latency_ps: [u64; 2], gaps: bool) -> (usize, u64) {
+/// 100 periods, and how many ranges went up. `by_bits`: every other period has no samples, and bits that
+/// find these ranges accessed all the time.
+fn moved_by_samples_without_times(
+    read_latency_ps: [u64; 2],
+    by_bits: Option<Range<usize>>,
+) -> (usize, u64) {
     let mut policy = build("terrace", &json!(null), 1).unwrap();
     let layout = Arc::new(Layout::contiguous(PageSize::Huge, 64));
     let mut fast: PageBits = (0..64).map(|page| page < 32).collect();
@@ -479,12 +483,13 @@ fn moved_by_samples_without_times(read_latency_ps: [u64; 2], gaps: bool) -> (usi
             ..PeriodCounters::default()
         };
         let scan = Scan::new(number, layout.clone(), PageBits::ones(64), fast.clone());
-        let scan = if gaps && number % 2 == 1 {
-            let counts = (0..64).map(|page| if (32..60).contains(&page) { 20 } else { 1 });
-            let counts = counts.collect();
-            scan.with_counts(AccessCounts { samples: 20, interval_us: 5000, counts })
-        } else {
-            scan.with_counters(Arc::new(counters))
+        let scan = match &by_bits {
+            Some(ranges) if number % 2 == 1 => {
+                let counts = (0..64).map(|page| if ranges.contains(&page) { 20 } else { 1 });
+                let counts = counts.collect();
+                scan.with_counts(AccessCounts { samples: 20, interval_us: 5000, counts })
+            }
+            _ => scan.with_counters(Arc::new(counters)),
         };
         let plan = policy.decide(&scan, &Budget { fast_pages: 32, moved_pages: 64 }).plan;
         went_up += plan.pages(PageSize::Huge).0;
@@ -495,14 +500,16 @@ fn moved_by_samples_without_times(read_latency_ps: [u64; 2], gaps: bool) -> (usi
 
 #[test]
 fn latencies_of_samples_say_what_a_move_must_save() {
-    let (hot, few) = moved_by_samples_without_times([85_000, 191_000], false);
-    let (_, many) = moved_by_samples_without_times([0, 0], false);
+    let (hot, few) = moved_by_samples_without_times([85_000, 191_000], None);
+    let (_, many) = moved_by_samples_without_times([0, 0], None);
     assert_eq!(hot, 4);
     assert!(few <= 16 && many >= 4 * few, "{few} ranges went up, {many} without latencies");
 }
 
 #[test]
 fn bits_say_nothing_in_periods_without_samples() {
-    let (hot, went_up) = moved_by_samples_without_times([85_000, 191_000], true);
-    assert!(hot == 4 && went_up <= 16, "{hot} of 4 are fast, {went_up} ranges went up");
+    let moved = |ranges| moved_by_samples_without_times([85_000, 191_000], Some(ranges));
+    let (hot, went_up) = moved(32..60);
+    assert_eq!(hot, 4);
+    assert_eq!(moved(0..32), (hot, went_up), "whatever the bits are");
 }

@@ -134,7 +134,9 @@ impl Ledger {
         let reads_per_sample = f64::from(counters.reads_per_sample);
         let of_tiers = counters.reads.iter().zip(counters.read_latency_ps);
         for (sums, (&reads, latency_ps)) in self.latencies.iter_mut().zip(of_tiers) {
-            let samples = reads as f64 / reads_per_sample;
+            // A source may not know how long reads took.
+            let known = if latency_ps > 0 { reads } else { 0 };
+            let samples = known as f64 / reads_per_sample;
             let ns = latency_ps as f64 / 1000.0;
             *sums = [sums[0] * KEEP + ns * samples, sums[1] * KEEP + samples];
         }
