@@ -34,8 +34,10 @@ pub const EXPERIMENT_FILES: &str = r#"Experiment files:
   full = false                # of vm and host: true lets others have the rest
                               # of fast memory meanwhile (false)
   fidelity = "interval"       # of sim: or "trace", see below (interval)
-  sample_reads = 0            # policies get one read in so many, of
-                              # "profile" and at trace fidelity (0: none)
+  sample_reads = "auto"       # policies get one read in so many: of a host
+                              # that samples, with the memory clock; of sim by
+                              # number, of "profile" and at trace fidelity
+                              # (auto; 0: none)
 
   [[groups]]                  # one or more, run at the same time
   name = "first"

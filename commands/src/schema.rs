@@ -101,7 +101,7 @@ mechanisms | auto stock terrace | what tracks and moves pages on a live machine 
 full | bool | live: others have the rest of fast memory meanwhile (false)
 clock | host instructions memory | what the clocks of a virtual machine count (host)
 fidelity | interval trace | how deep the simulated machine goes (interval)
-sample_reads | count from 0 to 4294967295 | policies get one read in so many: of profiles, at trace fidelity, with clock = "memory", on a host that samples (0: none)
+sample_reads | auto, or count from 0 to 4294967295 | policies get one read in so many: of profiles, at trace fidelity, with clock = "memory", on a host that samples; 0: none; auto: live as many as there are, one in 400 with clock = "memory" without windows, of simulated machines none (auto)
 window_instructions | count from 0 to 4294967295 | with clock = "memory": instructions of a sampling window; only windows are timed in detail (0: everything is)
 window_warm_up_instructions | count from 0 to 4294967295 | instructions before each window that are timed and do not count (twice a window)
 window_interval_instructions | count from 0 to 4294967295 | instructions from window to window, in the mean (30 windows)
@@ -134,7 +134,7 @@ period_ms | count from 50 to 3600000 | length of a period (1000)
 discover_ms | count from 50 to 3600000 | how often control groups are looked for (2000)
 max_groups | count from 1 to 128 | groups at a time (16)
 max_processes | count from 1 to 65536 | processes of a group beyond which it is not managed (1024)
-sample_reads | count from 0 to 4294967295 | policies get one in so many reads that miss the last level, on a host that samples (0: none)
+sample_reads | auto, or count from 0 to 4294967295 | policies get one in so many reads that miss the last level, on a host that samples; 0: none; auto: as many as fit the bound on samples, none on a host without them (auto)
 hint_faults | bool | faults show how often base pages are accessed, of groups by ranges; a stock kernel can fall over by them: not for hosts in use (false)
 fix_conflicts | bool | leave to change kernel settings in the way, journaled and put back (true)
 fast_nodes | counts | nodes of the fast tier, where the firmware says nothing; both or none
@@ -315,6 +315,9 @@ fn table(rows: &str) -> Value {
     })
 }
 
+/// Before a kind: the word is allowed besides.
+const OR_AUTO: &str = "auto, or ";
+
 /// A kind, its range, and whether 0 is allowed besides: of `number from 1 to 10, or 0`.
 fn ranged(kind: &str) -> Option<(&str, &str, Option<&str>, bool)> {
     let (kind, range) = kind.split_once(" from ")?;
@@ -330,6 +333,9 @@ fn ranged(kind: &str) -> Option<(&str, &str, Option<&str>, bool)> {
 
 /// The schema of a kind of value; what is no kind is a list of words.
 fn of_kind(kind: &str) -> Value {
+    if let Some(kind) = kind.strip_prefix(OR_AUTO) {
+        return json!({ "anyOf": [{ "const": "auto" }, of_kind(kind)] });
+    }
     if let Some((kind, least, most, or_zero)) = ranged(kind) {
         let mut schema = of_kind(kind);
         // Of a size, the range is that of the number of bytes.

@@ -12,7 +12,7 @@ use terrace_core::page::{Layout, PageSize};
 use terrace_linux::Source;
 use terrace_linux::group_layout::LayoutReader;
 use terrace_linux::roots::Roots;
-use terrace_linux::samples;
+use terrace_linux::samples::SampleReads;
 use terrace_linux::samples::hub::SampleHub;
 use terrace_linux::signals::{Probe, SIGNALS};
 
@@ -31,8 +31,9 @@ pub struct Arguments {
     #[arg(long, value_name = "PID", requires = "read_ms")]
     pid: Option<u32>,
     /// One sample in so many accesses, where the source can be asked for that.
-    #[arg(long, value_name = "READS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
-    sample_reads: u32,
+    /// Without it, by what runs.
+    #[arg(long, value_name = "READS", value_parser = clap::value_parser!(u32).range(1..))]
+    sample_reads: Option<u32>,
     /// Format of the output.
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
@@ -48,10 +49,14 @@ impl Arguments {
         Ok(ExitCode::SUCCESS)
     }
 
+    fn reads(&self) -> SampleReads {
+        self.sample_reads.map_or(SampleReads::Auto, SampleReads::OneIn)
+    }
+
     fn show(&self) -> anyhow::Result<()> {
         let roots = Roots::default();
         let rows: Vec<Probe> =
-            SIGNALS.iter().flat_map(|kind| (kind.probe)(&roots, self.sample_reads)).collect();
+            SIGNALS.iter().flat_map(|kind| (kind.probe)(&roots, self.reads())).collect();
         if self.format == Format::Json {
             let rows = rows.iter().map(|Probe { name, found }| {
                 json!({ "signal": name, "available": found.is_ok(),
@@ -72,8 +77,7 @@ impl Arguments {
 
     fn read(&self, time: Duration) -> anyhow::Result<()> {
         let roots = Roots::default();
-        let source = samples::open(&roots, self.sample_reads).map_err(InputError::new)?;
-        let hub = SampleHub::of(&roots, source, self.sample_reads);
+        let hub = SampleHub::open(&roots, self.reads()).map_err(InputError::new)?;
         let layout = self.pid.map(|pid| layout(&roots, pid)).transpose()?;
         let group = hub.group(0, false);
         if let Some(layout) = &layout {

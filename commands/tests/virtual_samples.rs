@@ -210,14 +210,19 @@ fn samples_that_are_lost_or_throttled_are_counted_in_the_guest() {
     assert!(caught > 0.9, "{caught}");
 }
 
-/// An experiment on the program that runs already.
-fn experiment(sample_reads: u32) -> String {
-    format!(
-        "name = \"signals\"\nperiod_ms = 200\nperiods = 10\n[machine]\nsample_reads = {sample_reads}\n\
-         [[groups]]\nname = \"program\"\npolicy = \"memtis\"\nfast = \"32M\"\npage_size = \"auto\"\n\
-         workload = {{ kind = \"attach\", pids = [PID] }}\n"
-    )
-}
+/// An experiment on the program that runs already. Without a word of samples: the emulator takes them,
+/// so policies get them.
+const EXPERIMENT: &str = r#"
+name = "signals"
+period_ms = 200
+periods = 10
+[[groups]]
+name = "program"
+policy = "memtis"
+fast = "32M"
+page_size = "auto"
+workload = { kind = "attach", pids = [PID] }
+"#;
 
 /// What each signal says of the program's pages, summed over the periods; what the program itself
 /// counted; and whether each page was fast in the last period.
@@ -237,8 +242,7 @@ fn signals(pause_us: u32, sample_reads: u32) -> Signals {
         terrace run /tmp/e.toml --machine host --fix-conflicts --format json --out /tmp/out 1>&2 || exit 9
         kill -USR2 $P",
     );
-    let job =
-        GuestJob::shell(&script).bytes(experiment(sample_reads), "/srv/e.toml").result("/tmp/out");
+    let job = GuestJob::shell(&script).bytes(EXPERIMENT, "/srv/e.toml").result("/tmp/out");
     let plan = SamplePlan { accesses_per_sample: sample_reads, ..SamplePlan::default() };
     let result = run(machine(plan), job);
     let exact = counted(&result.stdout_text());
@@ -252,6 +256,8 @@ fn signals(pause_us: u32, sample_reads: u32) -> Signals {
             _ => None,
         })
         .collect();
+    let stands_for = scans.iter().filter_map(|scan| Some(scan.counters.as_ref()?.reads_per_sample));
+    assert!(stands_for.clone().count() > 0 && stands_for.max() == Some(sample_reads));
     let pages: Vec<u64> = exact.keys().copied().collect();
     // A signal of the page that begins at this address.
     let of = |value: &dyn Fn(&Scan, usize) -> f64| -> Vec<f64> {
@@ -325,7 +331,7 @@ fn hot_base_pages_come_by_samples(machine: GuestMachine, periods: u32, then: &st
         ),
     );
     let periods = format!("periods = {periods}");
-    let experiment = experiment(500).replace("32M", "8M").replace("periods = 10", &periods);
+    let experiment = EXPERIMENT.replace("32M", "8M").replace("periods = 10", &periods);
     let job = GuestJob::shell(&script).bytes(experiment, "/srv/e.toml").result("/tmp/out");
     let job = job.bytes(Mark::Begin.program(), "/srv/begin");
     let result = run(machine, job);

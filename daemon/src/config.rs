@@ -20,6 +20,7 @@ use terrace_core::parameters::in_plain_words;
 use terrace_core::size::Size;
 use terrace_external::{ExternalPolicy, is_external};
 use terrace_linux::page_tables::GroupTables;
+use terrace_linux::samples::SampleReads;
 use toml::Spanned;
 
 pub use crate::config::settings::{GroupLimit, Settings};
@@ -71,8 +72,8 @@ pub struct DaemonConfig {
     pub max_groups: u32,
     /// Most processes of one group; a group with more is not managed.
     pub max_processes: usize,
-    /// One in so many reads that miss the last level is sampled, if the host can; 0 for none.
-    pub sample_reads: u32,
+    /// Which reads that miss the last level are sampled.
+    pub sample_reads: SampleReads,
     /// Hint faults show how often base pages are accessed, for groups by ranges: NUMA balancing is on for
     /// short phases, without promotions. Where a host has none, accessed bits are all there is. A stock
     /// kernel can fall over by them ([`terrace_linux::HostOptions::hint_faults`]).
@@ -117,7 +118,7 @@ impl Default for DaemonConfig {
             discover_ms: 2000,
             max_groups: 16,
             max_processes: 1024,
-            sample_reads: 0,
+            sample_reads: SampleReads::Auto,
             hint_faults: false,
             fix_conflicts: true,
             fast_nodes: Vec::new(),

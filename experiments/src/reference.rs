@@ -112,7 +112,7 @@ pub fn config(experiment: &Experiment) -> Result<ReferenceConfig, InputError> {
         hardware,
         os: spec.os.clone().unwrap_or_default(),
         period_ns: experiment.period_length_us() * 1000,
-        reads_per_sample: spec.sample_reads,
+        reads_per_sample: spec.sample_reads.or(0),
         sample_seed: experiment.seed,
         options: spec.simulation.clone().unwrap_or_default(),
     })

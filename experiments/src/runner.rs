@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use terrace_core::{InputError, names, refuse};
 use terrace_linux::rivals;
+use terrace_linux::samples::SampleReads;
 use terrace_results::RunRow;
 
 use crate::backend;
@@ -142,7 +143,7 @@ fn under_rivals(request: &Request) -> anyhow::Result<Vec<Run<'_>>> {
     let run = |(name, rival)| {
         let mut experiment = request.experiment.on_a_full_node()?;
         // No policy reads them.
-        experiment.machine.sample_reads = 0;
+        experiment.machine.sample_reads = SampleReads::NONE;
         Ok(Run { name, experiment, rival: Some(rival), request })
     };
     wanted.into_iter().map(run).collect()

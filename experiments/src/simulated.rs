@@ -252,7 +252,7 @@ fn one(
     let machine = Machine::new(MachineConfig {
         seed: experiment.seed,
         sampling: Sampling {
-            reads_per_sample: experiment.machine.sample_reads,
+            reads_per_sample: experiment.machine.sample_reads.or(0),
             latency_ns: [experiment.machine.fast_latency_ns, experiment.machine.slow_latency_ns]
                 .map(f64::from),
             seed: experiment.seed,

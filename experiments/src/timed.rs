@@ -3,6 +3,7 @@
 
 use serde_json::json;
 use terrace_lab::{ClockFigures, GuestMachine};
+use terrace_linux::samples::SampleReads;
 use terrace_results::{HardwareRow, KernelCauseRow, ResultsError, RunRow};
 use terrace_simulated::hardware::presets::MachineConfig;
 use terrace_timed::config::{DEFAULT_PRESET, TierSpeed, TimedConfig};
@@ -83,7 +84,7 @@ fn windows(experiment: &Experiment) -> Result<Option<WindowPlan>, InputError> {
             )),
         };
     }
-    if wanted.sample_reads > 0 {
+    if wanted.sample_reads.or(0) > 0 {
         return Err(refuse!(
             "machine.window_instructions with sample_reads: expected one of them, as reads between \
              windows are not observed"
@@ -128,7 +129,7 @@ pub(crate) fn with_all_memory_fast(experiment: &Experiment) -> Result<Experiment
     }
     let machine = &mut experiment.machine;
     machine.full = false;
-    machine.sample_reads = 0;
+    machine.sample_reads = SampleReads::NONE;
     machine.fast = Some(Size(memory_bytes(machine)));
     for group in &mut experiment.groups {
         group.fast = None;

@@ -183,6 +183,7 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Gues
         Clock::Memory => Some(Box::new(timed::hardware(experiment)?)),
         Clock::Host | Clock::Instructions => None,
     };
+    let sampled_reads = wanted.sampled_reads();
     let mut machine = GuestMachine {
         cpus: wanted.cpus,
         fast_latency_ns: wanted.fast_latency_ns,
@@ -196,8 +197,8 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Gues
             .saturating_add(OVERHEAD),
         instructions_as_time,
         memory_clock,
-        samples: (wanted.sample_reads > 0).then(|| SamplePlan {
-            accesses_per_sample: wanted.sample_reads,
+        samples: (sampled_reads > 0).then(|| SamplePlan {
+            accesses_per_sample: sampled_reads,
             seed: experiment.seed,
             // Policies find their placement in the warm-up.
             before_clock: (experiment.warm_up_periods > 0).then(ObservationPlan::default),

@@ -126,7 +126,7 @@ window_warm_up_instructions, window_interval_instructions, hint_faults; did you 
         slow_latency_ns: int | None = None,
         cpus: int | None = None,
         fidelity: Literal["interval", "trace"] | None = None,
-        sample_reads: int | None = None,
+        sample_reads: int | Literal["auto"] | None = None,
         hardware: Mapping[str, Any] | None = None,
         os: Mapping[str, Any] | None = None,
         simulation: Mapping[str, Any] | None = None,

@@ -35,6 +35,8 @@ pub const TID: u64 = 1 << 1;
 pub const TIME: u64 = 1 << 2;
 /// `PERF_SAMPLE_ADDR`: virtual address of the access.
 pub const ADDR: u64 = 1 << 3;
+/// `PERF_SAMPLE_PERIOD`: events for each sample.
+pub const PERIOD: u64 = 1 << 8;
 /// `PERF_SAMPLE_WEIGHT`: cost of the access.
 pub const WEIGHT: u64 = 1 << 14;
 /// `PERF_SAMPLE_DATA_SRC`: source of the data.
@@ -43,7 +45,6 @@ pub const DATA_SRC: u64 = 1 << 15;
 pub const PHYS_ADDR: u64 = 1 << 19;
 const ID: u64 = 1 << 6;
 const CPU: u64 = 1 << 7;
-const PERIOD: u64 = 1 << 8;
 const STREAM_ID: u64 = 1 << 9;
 const IDENTIFIER: u64 = 1 << 16;
 const TRANSACTION: u64 = 1 << 17;
@@ -53,7 +54,7 @@ const CODE_PAGE_SIZE: u64 = 1 << 23;
 const WEIGHT_STRUCT: u64 = 1 << 24;
 
 /// Fields of samples of memory accesses in this project, from every source.
-pub const SAMPLE_TYPE: u64 = IP | TID | TIME | ADDR | WEIGHT | DATA_SRC | PHYS_ADDR;
+pub const SAMPLE_TYPE: u64 = IP | TID | TIME | ADDR | PERIOD | WEIGHT | DATA_SRC | PHYS_ADDR;
 
 const HEADER_BYTES: usize = 8;
 /// More than `sample_id` adds to a record.
@@ -184,6 +185,8 @@ pub struct MemorySample {
     pub address: Option<u64>,
     /// Physical address, if known.
     pub physical: Option<u64>,
+    /// Accesses that it stands for, as its source counts them; 0 if unknown.
+    pub accesses: u64,
     /// Cycles from dispatch to completion; 0 if unknown.
     pub weight_cycles: u64,
     /// Source of the data.
@@ -228,6 +231,7 @@ pub fn put_sample(out: &mut Vec<u8>, sample: &MemorySample) {
             TID => pid << 32 | pid,
             TIME => sample.time_ns,
             ADDR => sample.address.unwrap_or(0),
+            PERIOD => sample.accesses,
             WEIGHT => sample.weight_cycles,
             DATA_SRC => sample.source.0,
             PHYS_ADDR => sample.physical.unwrap_or(0),
@@ -385,6 +389,7 @@ impl RecordReader {
                 TID => sample.pid = Some(word as u32).filter(|&pid| pid != NO_PROCESS),
                 TIME => sample.time_ns = word,
                 ADDR => sample.address = known,
+                PERIOD => sample.accesses = word,
                 WEIGHT => sample.weight_cycles = word,
                 // The first of three numbers is the latency of the whole access.
                 WEIGHT_STRUCT => sample.weight_cycles = word & 0xffff_ffff,

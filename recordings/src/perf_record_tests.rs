@@ -16,21 +16,23 @@ fn sample() -> MemorySample {
         time_ns: 1_000_000_007,
         address: Some(0x7f00_1234_5678),
         physical: Some(0x8765_4320),
+        accesses: 400,
         weight_cycles: 900,
         source: DataSource::of_memory(MemoryLevel::Remote, false),
         kernel: false,
     }
 }
 
-/// Word for word what Linux 6.12 writes for `sample_type` 0x8c00f, put together by hand from
+/// Word for word what Linux 6.12 writes for `sample_type` 0x8c10f, put together by hand from
 /// `perf_output_sample` in its kernel/events/core.c.
 #[test]
 fn a_sample_is_laid_out_as_the_kernel_does_it() {
-    let mut expected: Vec<u8> = vec![9, 0, 0, 0, 2, 0, 64, 0];
+    let mut expected: Vec<u8> = vec![9, 0, 0, 0, 2, 0, 72, 0];
     expected.extend(0x55_5555_1234u64.to_le_bytes());
     expected.extend([42, 0, 0, 0, 42, 0, 0, 0]);
     expected.extend(1_000_000_007u64.to_le_bytes());
     expected.extend(0x7f00_1234_5678u64.to_le_bytes());
+    expected.extend(400u64.to_le_bytes());
     expected.extend(900u64.to_le_bytes());
     // A load that hit RAM one hop away: op 2; level 0x102 from bit 5; no snoop; lock, TLB and blocked
     // not available; level number 0xd and the remote bit.
@@ -38,7 +40,7 @@ fn a_sample_is_laid_out_as_the_kernel_does_it() {
         0x2u64 | 0x102 << 5 | 0x2 << 19 | 1 << 24 | 1 << 26 | 0xd << 33 | 1 << 37 | 1 << 40;
     expected.extend(source.to_le_bytes());
     expected.extend(0x8765_4320u64.to_le_bytes());
-    assert_eq!(SAMPLE_TYPE, 0x8c00f);
+    assert_eq!(SAMPLE_TYPE, 0x8c10f);
     let mut written = Vec::new();
     put_sample(&mut written, &sample());
     assert_eq!(written, expected);
@@ -79,6 +81,7 @@ fn fields_that_others_ask_for_are_passed_over() {
         time_ns: 11,
         address: Some(0x1000),
         physical: Some(0x2000),
+        accesses: 1,
         weight_cycles: 6,
         source: DataSource(2),
         kernel: true,
@@ -126,9 +129,9 @@ fn what_is_damaged_is_counted_and_the_next_record_is_found() {
 }
 
 fn record() -> impl Strategy<Value = Record> {
-    let words = (any::<[u64; 5]>(), any::<bool>(), any::<bool>(), 0u32..100);
-    let sample =
-        words.prop_map(|([time_ns, address, physical, weight, instruction], store, far, pid)| {
+    let words = (any::<[u64; 6]>(), any::<bool>(), any::<bool>(), 0u32..100);
+    let sample = words.prop_map(
+        |([time_ns, address, physical, weight, instruction, accesses], store, far, pid)| {
             let level = if far { MemoryLevel::Remote } else { MemoryLevel::Local };
             Record::Sample(MemorySample {
                 pid: Some(pid).filter(|&pid| pid > 0),
@@ -136,11 +139,13 @@ fn record() -> impl Strategy<Value = Record> {
                 time_ns,
                 address: Some(address).filter(|&address| address != 0),
                 physical: Some(physical).filter(|&physical| physical != 0),
+                accesses,
                 weight_cycles: weight,
                 source: DataSource::of_memory(level, store),
                 kernel: store,
             })
-        });
+        },
+    );
     prop_oneof![
         8 => sample,
         1 => (0u64..1 << 40).prop_map(Record::Lost),

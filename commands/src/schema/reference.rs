@@ -11,8 +11,8 @@ use terrace_workloads::kinds;
 
 use super::nested::{self, Row};
 use super::{
-    CLASS, DAEMON, EXPERIMENT, FLEET, GROUP, Kind, MACHINE, MANAGED, SERVICE, SHARE, SHARING,
-    THROTTLE, ranged,
+    CLASS, DAEMON, EXPERIMENT, FLEET, GROUP, Kind, MACHINE, MANAGED, OR_AUTO, SERVICE, SHARE,
+    SHARING, THROTTLE, ranged,
 };
 
 /// What is before the tables of experiments.
@@ -134,6 +134,9 @@ fn nested_rows(text: &mut String, title: &str, schema: &Value) {
 
 /// A kind of value in words.
 fn value(kind: &str) -> String {
+    if let Some(kind) = kind.strip_prefix(OR_AUTO) {
+        return format!("`\"auto\"` or {}", value(kind));
+    }
     if let Some((kind, least, most, or_zero)) = ranged(kind) {
         // That a number has 32 bits interests nobody.
         let most = most.filter(|most| *most != "4294967295");

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use terrace_linux::backend::Mechanisms;
+use terrace_linux::samples::SampleReads;
 use terrace_simulated::os::OsConfig;
 use terrace_simulated::reference::Options;
 
@@ -64,11 +65,13 @@ pub struct MachineSpec {
     #[serde(skip_serializing_if = "Fidelity::is_interval")]
     #[serde(alias = "depth")]
     pub fidelity: Fidelity,
-    /// One read from memory in so many is sampled and reported to policies, 0 for none: for a
-    /// workload of kind "profile", for any at trace fidelity or with the memory clock, and on a
-    /// host whose processor samples. In a warm-up, in short stretches of it.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub sample_reads: u32,
+    /// Which reads from memory are sampled and reported to policies: one in so many, 0 for none, for
+    /// a workload of kind "profile", for any at trace fidelity or with the memory clock, and on a
+    /// host whose processor samples. In a warm-up, in short stretches of it. "auto", the default: as
+    /// many as a live host gives, one in 400 of a virtual machine with the
+    /// memory clock that times everything, none of a simulated machine.
+    #[serde(skip_serializing_if = "SampleReads::is_auto")]
+    pub sample_reads: SampleReads,
     /// With the memory clock: only windows of so many instructions, of all processors together, are
     /// timed in detail; between them instructions are counted and take what they took in windows. 0:
     /// everything is timed in detail.
@@ -149,6 +152,18 @@ impl Clock {
     }
 }
 
+/// A processor of the memory clock samples one read in so many, where nothing else is asked for.
+const SAMPLED_READS: u32 = 400;
+
+impl MachineSpec {
+    /// One read in so many is sampled on a virtual machine of these keys; 0: none.
+    pub(crate) fn sampled_reads(&self) -> u32 {
+        // Between windows reads are not observed.
+        let all_timed = self.clock == Clock::Memory && self.window_instructions == 0;
+        self.sample_reads.or(if all_timed { SAMPLED_READS } else { 0 })
+    }
+}
+
 impl Default for MachineSpec {
     fn default() -> Self {
         // Local DRAM beside a CXL expander, rounded.
@@ -166,7 +181,7 @@ impl Default for MachineSpec {
             full: false,
             clock: Clock::Host,
             fidelity: Fidelity::Interval,
-            sample_reads: 0,
+            sample_reads: SampleReads::Auto,
             window_instructions: 0,
             window_warm_up_instructions: None,
             window_interval_instructions: None,

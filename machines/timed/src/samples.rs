@@ -15,8 +15,8 @@ use terrace_recordings::perf_record::{
 use crate::config::{TierRange, TimedError};
 use crate::machine::observed::ObservationPlan;
 
-/// Most bytes of records that were not yet taken: a ring of 16 pages.
-pub const RING_BYTES: usize = 64 << 10;
+/// Most bytes of records that were not yet taken: a ring of 32 pages.
+pub const RING_BYTES: usize = 128 << 10;
 /// Linux counts samples between two of its ticks: 250 a second, as Debian's kernel has it.
 const TICKS_PER_S: u64 = 250;
 /// Linux's `perf_event_max_sample_rate`.
@@ -175,6 +175,7 @@ impl Sampling {
                 time_ns: miss.time_ns,
                 address: Some(miss.address),
                 physical: self.physical(miss.place),
+                accesses: self.plan.accesses_per_sample.into(),
                 weight_cycles: miss.weight_cycles,
                 source: DataSource::of_memory(level, miss.store),
                 kernel: false,

@@ -12,6 +12,7 @@ use crate::group_layout::Source;
 use crate::guard::GuardCommand;
 use crate::mover::PageMover;
 use crate::roots::Roots;
+use crate::samples::SampleReads;
 use crate::sampling::Samples;
 use crate::tiermem::TablePolicy;
 use crate::tracker::GroupTracker;
@@ -45,8 +46,8 @@ pub struct HostOptions {
     pub nodes: Option<(Vec<u32>, Vec<u32>)>,
     /// The requested mechanisms.
     pub mechanisms: Mechanisms,
-    /// One in so many accesses that miss the last level is sampled, if the host can; 0: none.
-    pub sample_reads: u32,
+    /// Which accesses that miss the last level are sampled.
+    pub sample_reads: SampleReads,
     /// Hint faults report pages that are accessed very often, for groups by ranges; NUMA balancing is on
     /// meanwhile, without promotions. Only with permission to change settings. A stock kernel can fall
     /// over by them, for it takes what slow pages keep, times, for numbers of processors once pages have
@@ -71,7 +72,7 @@ impl HostOptions {
             observe_only: false,
             nodes: None,
             mechanisms: Mechanisms::Auto,
-            sample_reads: 0,
+            sample_reads: SampleReads::NONE,
             hint_faults: false,
             max_groups: 8,
             stop: None,

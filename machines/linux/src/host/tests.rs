@@ -3,6 +3,7 @@
 use super::*;
 use crate::conflicts::Intent;
 use crate::roots::Roots;
+use crate::samples::SampleReads;
 use crate::testing::{clean_host, put};
 use std::fs;
 use terrace_core::page::PageSize;
@@ -107,7 +108,11 @@ fn a_dry_run_changes_no_setting_and_its_end_does() {
 fn a_host_without_a_signal_that_is_asked_for_keeps_its_settings() {
     let (keep, roots) = clean_host();
     put(keep.path(), "sys/kernel/mm/lru_gen/enabled", "0x0007\n");
-    let sampling = HostOptions { sample_reads: 1000, fix_conflicts: true, ..options(&roots) };
+    let sampling = HostOptions {
+        sample_reads: SampleReads::OneIn(1000),
+        fix_conflicts: true,
+        ..options(&roots)
+    };
     let message = refusal(Host::open(sampling));
     assert!(message.starts_with("sample_reads: "), "{message}");
     // The file has its line end: nothing was written, not even the same.
@@ -128,6 +133,7 @@ fn a_check_refuses_what_a_start_refuses() {
     let refused = cases.map(|(path, text, fix_conflicts, dry_run, sample_reads)| {
         let (keep, roots) = clean_host();
         put(keep.path(), path, text);
+        let sample_reads = SampleReads::OneIn(sample_reads);
         let options = HostOptions { fix_conflicts, dry_run, sample_reads, ..options(&roots) };
         let (_, conflicts) = Host::inspect(&options).unwrap();
         let checked = Host::check_start(&options, &conflicts).map_err(|e| e.to_string());

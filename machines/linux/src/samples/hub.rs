@@ -17,13 +17,12 @@ use terrace_recordings::perf_record::{MemoryLevel, RecordCounts};
 use super::base_pages::BasePages;
 use super::frames::FrameMap;
 use super::member::Member;
-use super::{SampleError, SampleSource};
+use super::pace::{Bound, MOST_PER_S};
+use super::{SampleError, SampleReads, SampleSource};
 use crate::files::{self, FileError};
 use crate::refiner::{BaseRates, Observed};
 use crate::roots::Roots;
 
-/// Most samples processed per second, of all groups together: MEMTIS's maximum.
-pub const MOST_PER_S: u64 = 20_000;
 /// Most instructions whose samples are counted.
 const INSTRUCTIONS: usize = 1024;
 /// Shortest interval between reads of the source.
@@ -72,7 +71,6 @@ impl SampleCounts {
 /// Samples of all groups of a host.
 pub struct SampleHub {
     roots: Roots,
-    pub(super) accesses_per_sample: u32,
     /// Period of the processor's clock, the unit of latencies in samples; 0 if unknown.
     cycle_ps: u64,
     inner: Mutex<Inner>,
@@ -80,6 +78,8 @@ pub struct SampleHub {
 
 struct Inner {
     source: Box<dyn SampleSource>,
+    /// Accesses that a sample stands for, by the last one that had it.
+    accesses_per_sample: u32,
     members: BTreeMap<u32, Member>,
     counts: SampleCounts,
     by_memory: [u64; 2],
@@ -92,31 +92,6 @@ struct Inner {
 
 type Clock = Box<dyn Fn() -> Duration + Send>;
 
-/// A bound on samples per second. What it lets pass is spread over the second: with all of it at the
-/// beginning, short periods after that would have none.
-struct Bound {
-    left: f64,
-    /// When it was last filled.
-    filled: Duration,
-}
-
-impl Bound {
-    fn new(now: Duration) -> Self {
-        Bound { left: MOST_PER_S as f64, filled: now }
-    }
-
-    fn fill(&mut self, now: Duration) {
-        let gained = now.saturating_sub(self.filled).as_secs_f64() * MOST_PER_S as f64;
-        *self = Bound { left: (self.left + gained).min(MOST_PER_S as f64), filled: now };
-    }
-
-    fn passes(&mut self) -> bool {
-        let passes = self.left >= 1.0;
-        self.left -= f64::from(u8::from(passes));
-        passes
-    }
-}
-
 impl Inner {
     fn poll(&mut self) -> std::io::Result<()> {
         let now = (self.clock)();
@@ -126,6 +101,7 @@ impl Inner {
         self.bound.fill(now);
         let (counts, members, bound) = (&mut self.counts, &mut self.members, &mut self.bound);
         let (by_memory, by_instruction) = (&mut self.by_memory, &mut self.by_instruction);
+        let accesses_per_sample = &mut self.accesses_per_sample;
         self.source.read(&mut |sample| {
             let memory = sample.source.memory();
             if sample.kernel {
@@ -146,7 +122,12 @@ impl Inner {
                     return;
                 };
                 counts.of_groups += 1;
-                member.add(page, sample);
+                if let Ok(accesses) = u32::try_from(sample.accesses)
+                    && accesses > 0
+                {
+                    *accesses_per_sample = accesses;
+                }
+                member.add(page, sample, *accesses_per_sample);
             } else if memory.is_some() {
                 counts.over_bound += 1;
             } else {
@@ -160,13 +141,13 @@ impl Inner {
 }
 
 impl SampleHub {
-    /// The samples of this host, one in so many accesses.
-    pub fn open(roots: &Roots, accesses_per_sample: u32) -> Result<Arc<Self>, SampleError> {
-        let source = super::open(roots, accesses_per_sample)?;
-        Ok(Self::of(roots, source, accesses_per_sample))
+    /// Samples of these reads of this host.
+    pub fn open(roots: &Roots, reads: SampleReads) -> Result<Arc<Self>, SampleError> {
+        let source = super::open(roots, reads)?;
+        Ok(Self::of(roots, source, reads.or(0)))
     }
 
-    /// Samples of this source.
+    /// Samples of this source, which stand for so many accesses each where they do not say it.
     pub fn of(roots: &Roots, source: Box<dyn SampleSource>, accesses_per_sample: u32) -> Arc<Self> {
         let since = Instant::now();
         Self::by_clock(roots, source, accesses_per_sample, Box::new(move || since.elapsed()))
@@ -182,6 +163,7 @@ impl SampleHub {
         let (members, counts) = (BTreeMap::new(), SampleCounts::default());
         let inner = Inner {
             source,
+            accesses_per_sample,
             members,
             counts,
             by_memory: [0; 2],
@@ -192,7 +174,6 @@ impl SampleHub {
         };
         Arc::new(SampleHub {
             roots: roots.clone(),
-            accesses_per_sample,
             cycle_ps: cycle_ps(roots).unwrap_or(0),
             inner: Mutex::new(inner),
         })
@@ -205,6 +186,11 @@ impl SampleHub {
         all.sort_by_key(|(address, samples)| (std::cmp::Reverse(*samples), *address));
         all.truncate(most);
         all
+    }
+
+    /// Accesses that a sample stands for now.
+    pub fn accesses_per_sample(&self) -> u32 {
+        self.inner().accesses_per_sample
     }
 
     fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
@@ -265,7 +251,7 @@ impl BaseRates for SampledRates {
     fn of_range(&self, pid: u32, start: u64) -> Option<Vec<Observed>> {
         let inner = self.hub.inner();
         let pages = inner.members.get(&self.slot)?.base_pages.as_ref()?;
-        pages.of_range(pid, start, self.hub.accesses_per_sample)
+        pages.of_range(pid, start, inner.accesses_per_sample)
     }
 }
 
@@ -304,14 +290,18 @@ impl GroupSamples {
     /// have been moved.
     /// Earlier samples belong to the frames before.
     pub fn follow(&self, layout: &Arc<Layout>, moved: u64) -> Result<(), FileError> {
-        {
+        let knows_processes = {
             let mut inner = self.hub.inner();
             if let Err(error) = inner.poll() {
                 tracing::debug!(%error, "no samples");
             }
-        }
+            inner.source.knows_processes()
+        };
         // Other groups continue meanwhile.
-        let frames = FrameMap::read(&self.hub.roots, layout)?;
+        let frames = match knows_processes {
+            true => FrameMap::default(),
+            false => FrameMap::read(&self.hub.roots, layout)?,
+        };
         if frames.left_out() > 0 {
             let left_out = frames.left_out();
             tracing::debug!(left_out, "base pages whose samples are not known");
@@ -334,6 +324,7 @@ impl GroupSamples {
         if inner.source.counts().samples == 0 {
             return None;
         }
+        let now = inner.accesses_per_sample;
         let member = inner.members.get_mut(&self.slot)?;
         if !Arc::ptr_eq(&member.layout, layout) {
             return None;
@@ -346,21 +337,17 @@ impl GroupSamples {
                 cycles[tier] += took;
             }
         }
+        let accesses_per_sample = member.accesses_per_sample(now);
         let counters = PeriodCounters {
-            reads: samples.map(|count| count * u64::from(self.hub.accesses_per_sample)),
+            reads: samples.map(|count| count * u64::from(accesses_per_sample)),
             read_latency_ps: std::array::from_fn(|tier| {
                 cycles[tier].saturating_mul(self.hub.cycle_ps) / samples[tier].max(1)
             }),
             samples: Some(Arc::from(&member.samples[..])),
-            reads_per_sample: self.hub.accesses_per_sample,
+            reads_per_sample: accesses_per_sample,
             ..PeriodCounters::default()
         };
-        member.samples.fill(0);
-        member.cycles.fill(0);
-        if let Some(base_pages) = &mut member.base_pages {
-            base_pages.end_period();
-        }
-        member.moving = true;
+        member.end_period();
         Some(counters)
     }
 }
@@ -489,6 +476,23 @@ mod tests {
         // The next period begins with none.
         let next = one.take(&layouts[0], &fast).unwrap();
         assert!(next.samples.unwrap().iter().all(|&count| count == 0));
+    }
+
+    #[test]
+    fn reads_are_counted_by_what_each_sample_stands_for() {
+        let (_keep, _roots, send, hub) = host();
+        let group = hub.group(0, false);
+        let pages = layout(4, 8, 4);
+        group.follow(&pages, 0).unwrap();
+        let of = |accesses| MemorySample { accesses, ..sample(Some(4), 9 * 4096, 0) };
+        // The source changes its number within the period.
+        for accesses in [400, 400, 400, 800, 800] {
+            send.send(of(accesses)).unwrap();
+        }
+        let got = group.take(&pages, &PageBits::new(4)).unwrap();
+        assert_eq!((got.reads, got.reads_per_sample), ([0, 2800], 560));
+        let none = group.take(&pages, &PageBits::new(4)).unwrap();
+        assert_eq!((none.reads, none.reads_per_sample), ([0, 0], 800), "the number of now");
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub(super) struct Member {
     frames: FrameMap,
     /// Samples of each page in this period.
     pub(super) samples: Vec<u16>,
+    /// Sum of the accesses that they stand for. A source may change their number.
+    accesses: u64,
     /// Sum of the latencies of each page's sampled reads, in cycles.
     pub(super) cycles: Vec<u64>,
     /// Samples by base page, of groups whose pages are ranges: of longer than a period.
@@ -44,6 +46,7 @@ impl Member {
                 let remap = Remap::between(&before.layout, layout);
                 Member {
                     samples: remap.values(&before.samples, 0, pages),
+                    accesses: before.accesses,
                     cycles: remap.values(&before.cycles, 0, pages),
                     layout: Arc::clone(layout),
                     frames,
@@ -54,6 +57,7 @@ impl Member {
             }
             None => Member {
                 samples: vec![0; pages],
+                accesses: 0,
                 cycles: vec![0; pages],
                 layout: Arc::clone(layout),
                 frames,
@@ -81,9 +85,11 @@ impl Member {
         }
     }
 
-    /// This page and this base page of it were read.
-    pub(super) fn add(&mut self, (page, base): (usize, usize), sample: &MemorySample) {
+    /// This page and this base page of it were read, and the sample stands for so many accesses.
+    pub(super) fn add(&mut self, page: (usize, usize), sample: &MemorySample, accesses: u32) {
+        let (page, base) = page;
         self.samples[page] = self.samples[page].saturating_add(1);
+        self.accesses += u64::from(accesses);
         self.cycles[page] = self.cycles[page].saturating_add(sample.weight_cycles);
         let by_frame = sample.pid.is_none() || sample.address.is_none();
         if let Some(base_pages) = &mut self.base_pages
@@ -93,5 +99,23 @@ impl Member {
             let (SpaceId(pid), start) = self.layout.address(page);
             base_pages.add(pid, start, base);
         }
+    }
+
+    /// Accesses that each sample of this period stands for, in the mean; without samples, this many.
+    pub(super) fn accesses_per_sample(&self, now: u32) -> u32 {
+        let samples: u64 = self.samples.iter().map(|&count| u64::from(count)).sum();
+        let mean = (self.accesses + samples / 2).checked_div(samples);
+        mean.and_then(|mean| u32::try_from(mean).ok()).unwrap_or(now)
+    }
+
+    /// The period's samples have been taken, and its moves are made now.
+    pub(super) fn end_period(&mut self) {
+        self.samples.fill(0);
+        self.accesses = 0;
+        self.cycles.fill(0);
+        if let Some(base_pages) = &mut self.base_pages {
+            base_pages.end_period();
+        }
+        self.moving = true;
     }
 }

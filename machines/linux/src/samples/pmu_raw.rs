@@ -78,6 +78,9 @@ pub(crate) fn open_probe(
     open(&Attributes { config1, config2: 0, ..*attributes }, None, Some(cpu), None)
 }
 
+/// `PERF_EVENT_IOC_PERIOD`.
+const SET_PERIOD: libc::Ioctl = 0x4008_2404;
+
 /// Offsets in `struct perf_event_mmap_page`, the ring's first page.
 const HEAD: usize = 1024;
 const TAIL: usize = 1032;
@@ -89,7 +92,7 @@ pub(crate) struct Ring {
     /// Bytes behind the first page: a power of two.
     bytes: usize,
     /// Closed after the mapping.
-    _event: OwnedFd,
+    event: OwnedFd,
 }
 
 // SAFETY: the mapping belongs to the ring alone, and goes to another thread whole.
@@ -113,7 +116,14 @@ impl Ring {
         if map == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Ring { map: map.cast(), bytes, _event: event })
+        Ok(Ring { map: map.cast(), bytes, event })
+    }
+
+    /// From now on one sample in so many events.
+    pub(super) fn set_period(&self, events: u64) -> io::Result<()> {
+        // SAFETY: the kernel reads the number, which lives for the length of the call.
+        let set = unsafe { libc::ioctl(self.event.as_raw_fd(), SET_PERIOD, &raw const events) };
+        if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {

@@ -14,7 +14,7 @@ use crate::roots::Roots;
 
 /// The port's name on QEMU's command line.
 pub const PORT_NAME: &str = "terrace.samples";
-/// Most bytes read by one call: 4,600 samples.
+/// Most bytes read by one call: 3,600 samples.
 const MOST_BYTES: usize = 256 << 10;
 
 pub(super) const KIND: SourceKind = SourceKind {

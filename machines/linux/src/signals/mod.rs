@@ -19,7 +19,7 @@ use crate::files::FileError;
 use crate::host::{HostError, HostOptions};
 use crate::refiner::BaseRates;
 use crate::roots::Roots;
-use crate::samples;
+use crate::samples::{self, SampleReads};
 use crate::session::Session;
 use crate::tiers::Topology;
 
@@ -53,9 +53,9 @@ pub(crate) type Opened = Result<Option<Arc<dyn HostSignal>>, HostError>;
 pub struct SignalKind {
     /// Its name, which is also its file's.
     pub name: &'static str,
-    /// Its sources and what is there of them, changing nothing. Where a source can be asked, one sample
-    /// in so many accesses.
-    pub probe: fn(&Roots, u32) -> Vec<Probe>,
+    /// Its sources and what is there of them, changing nothing. Where a source can be asked, for these
+    /// accesses.
+    pub probe: fn(&Roots, SampleReads) -> Vec<Probe>,
     /// Opens it for a run, by the run's options.
     pub(crate) open: fn(&Opening) -> Opened,
 }
@@ -93,7 +93,7 @@ pub(crate) fn open_missing(
 /// Refuses what [`open`] would refuse, changing nothing.
 pub(crate) fn check(options: &HostOptions) -> Result<(), HostError> {
     match options.sample_reads {
-        0 => Ok(()),
+        SampleReads::Auto | SampleReads::NONE => Ok(()),
         reads => Ok(samples::open(&options.roots, reads).map(drop)?),
     }
 }
@@ -152,9 +152,10 @@ mod tests {
             let opening = Opening { options: &options, session: &session, topology: &topology };
             open(&opening).map(|signals| signals.len())
         };
-        assert_eq!(opened(0, false).unwrap(), 0);
-        assert_eq!(opened(0, true).unwrap(), 0);
-        let error = opened(1000, false).unwrap_err();
+        assert_eq!(opened(SampleReads::NONE, false).unwrap(), 0);
+        assert_eq!(opened(SampleReads::NONE, true).unwrap(), 0);
+        assert_eq!(opened(SampleReads::Auto, false).unwrap(), 0, "bits alone, and no refusal");
+        let error = opened(SampleReads::OneIn(1000), false).unwrap_err();
         assert!(matches!(error, HostError::Samples(_)), "{error}");
         assert!(error.is_permanent() && error.to_string().contains("terrace signals"), "{error}");
     }
@@ -204,7 +205,7 @@ mod tests {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/signals");
         for kind in SIGNALS {
             assert!(folder.join(format!("{}.rs", kind.name)).is_file(), "{}", kind.name);
-            assert!(!(kind.probe)(&roots, 1000).is_empty(), "{}", kind.name);
+            assert!(!(kind.probe)(&roots, SampleReads::Auto).is_empty(), "{}", kind.name);
         }
     }
 }

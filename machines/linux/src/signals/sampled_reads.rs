@@ -10,17 +10,17 @@ use terrace_core::scan::Scan;
 use crate::files::FileError;
 use crate::pace::CheckPace;
 use crate::refiner::BaseRates;
-use crate::samples::SOURCES;
 use crate::samples::hub::{GroupSamples, SampleHub};
+use crate::samples::{SOURCES, SampleReads};
 
 use super::{GroupSignal, HostSignal, Opened, Opening, Probe, SignalKind, SignalReport};
 
 /// Sampled reads.
 pub(super) const KIND: SignalKind = SignalKind {
     name: "sampled_reads",
-    probe: |roots, accesses_per_sample| {
+    probe: |roots, reads| {
         let probe = SOURCES.iter().map(|kind| {
-            let found = match (kind.open)(roots, accesses_per_sample) {
+            let found = match (kind.open)(roots, reads) {
                 Ok(source) => Ok(format!("{}: {}", source.name(), kind.summary)),
                 Err(error) => Err(error.to_string()),
             };
@@ -32,9 +32,17 @@ pub(super) const KIND: SignalKind = SignalKind {
 };
 
 fn open(opening: &Opening) -> Opened {
-    match opening.options.sample_reads {
-        0 => Ok(None),
-        reads => Ok(Some(SampleHub::open(&opening.options.roots, reads)?)),
+    let options = opening.options;
+    if options.sample_reads == SampleReads::NONE {
+        return Ok(None);
+    }
+    match (options.sample_reads, SampleHub::open(&options.roots, options.sample_reads)) {
+        (_, Ok(hub)) => Ok(Some(hub)),
+        (SampleReads::Auto, Err(reason)) => {
+            tracing::info!(%reason, "no samples of reads here: accessed bits alone");
+            Ok(None)
+        }
+        (SampleReads::OneIn(_), Err(reason)) => Err(reason.into()),
     }
 }
 
