@@ -27,6 +27,16 @@ pub(super) struct Member {
     pub(super) moving: bool,
 }
 
+/// A page of a group that was accessed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    page: usize,
+    /// Which base page of it.
+    base: usize,
+    /// It was found by its frame, which may be another page's by now.
+    by_frame: bool,
+}
+
 impl Member {
     /// The group has these pages, in these frames, after so many moves. What came before goes with
     /// the pages.
@@ -73,25 +83,27 @@ impl Member {
         self.moving = self.moved != moved;
     }
 
-    /// The page that was accessed, and which base page of it.
-    pub(super) fn page(&self, sample: &MemorySample) -> Option<(usize, usize)> {
-        match (sample.pid, sample.address) {
-            (Some(pid), Some(address)) => {
-                let page = self.layout.index(SpaceId(pid), address)?;
-                let within = address % self.layout.page_size().bytes();
-                Some((page, (within / PageSize::Base.bytes()) as usize))
-            }
-            _ => self.frames.page(sample.physical?),
-        }
+    /// The page that was accessed, by the process and address of the access.
+    pub(super) fn by_address(&self, sample: &MemorySample) -> Option<Place> {
+        let address = sample.address?;
+        let page = self.layout.index(SpaceId(sample.pid?), address)?;
+        let within = address % self.layout.page_size().bytes();
+        Some(Place { page, base: (within / PageSize::Base.bytes()) as usize, by_frame: false })
+    }
+
+    /// The page that was accessed, by its frame: of sources that know no processes, and of memory that
+    /// several processes map, which a layout has once.
+    pub(super) fn by_frame(&self, sample: &MemorySample) -> Option<Place> {
+        let (page, base) = self.frames.page(sample.physical?)?;
+        Some(Place { page, base, by_frame: true })
     }
 
     /// This page and this base page of it were read, and the sample stands for so many accesses.
-    pub(super) fn add(&mut self, page: (usize, usize), sample: &MemorySample, accesses: u32) {
-        let (page, base) = page;
+    pub(super) fn add(&mut self, place: Place, sample: &MemorySample, accesses: u32) {
+        let Place { page, base, by_frame } = place;
         self.samples[page] = self.samples[page].saturating_add(1);
         self.accesses += u64::from(accesses);
         self.cycles[page] = self.cycles[page].saturating_add(sample.weight_cycles);
-        let by_frame = sample.pid.is_none() || sample.address.is_none();
         if let Some(base_pages) = &mut self.base_pages
             // A hot page that has come would seem to be the cold one that was there before.
             && !(by_frame && self.moving)
