@@ -36,7 +36,7 @@ pub struct Scan {
 }
 
 /// What a machine measured of a group's memory during a period: counters of the processor, and
-/// samples of reads as PEBS and IBS give them. Policies must do without it: live Linux has none.
+/// samples of reads as PEBS and IBS give them. Policies must do without it: most live machines have none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PeriodCounters {
     /// Time that the period took the program, in ns, waits for the moves of the plan before

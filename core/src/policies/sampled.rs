@@ -20,6 +20,8 @@ pub(super) struct SampleCounts {
     counts: Vec<u16>,
     cooling_samples_per_page: u32,
     since_cooling: u64,
+    /// Reads for each sample that the counts are of; 0 before there were any.
+    reads_per_sample: u32,
 }
 
 /// The sums of a period's samples.
@@ -36,7 +38,12 @@ pub(super) fn bin(count: u16) -> usize {
 
 impl SampleCounts {
     pub fn new(cooling_samples_per_page: u32) -> Self {
-        SampleCounts { counts: Vec::new(), cooling_samples_per_page, since_cooling: 0 }
+        SampleCounts {
+            counts: Vec::new(),
+            cooling_samples_per_page,
+            since_cooling: 0,
+            reads_per_sample: 0,
+        }
     }
 
     pub fn remap(&mut self, remap: &Remap) {
@@ -47,6 +54,7 @@ impl SampleCounts {
     pub fn observe(&mut self, scan: &Scan) -> Sampled {
         let (mut all, mut hits) = (0u64, 0u64);
         let samples = scan.samples();
+        self.follow_unit(scan);
         for page in scan.accessed.iter_ones() {
             let here = match (samples, &scan.counts) {
                 (Some(samples), _) => samples[page],
@@ -65,6 +73,21 @@ impl SampleCounts {
             self.counts.iter_mut().for_each(|count| *count /= 2);
         }
         Sampled { hit_ratio: ratio(hits, all) }
+    }
+
+    /// A processor may take another part of the reads from now on, and counts are in its unit.
+    fn follow_unit(&mut self, scan: &Scan) {
+        let counters = scan.counters.as_ref().filter(|counters| counters.samples.is_some());
+        let now = counters.map_or(self.reads_per_sample, |counters| counters.reads_per_sample);
+        let before = std::mem::replace(&mut self.reads_per_sample, now);
+        if now == before || now == 0 || before == 0 {
+            return;
+        }
+        let scaled = |count: u16| u64::from(count) * u64::from(before) / u64::from(now);
+        for count in &mut self.counts {
+            *count = scaled(*count).min(u16::MAX.into()) as u16;
+        }
+        self.since_cooling = self.since_cooling * u64::from(before) / u64::from(now);
     }
 
     /// The count of each page.

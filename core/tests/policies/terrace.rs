@@ -513,3 +513,49 @@ fn bits_say_nothing_in_periods_without_samples() {
     assert_eq!(hot, 4);
     assert_eq!(moved(0..32), (hot, went_up), "whatever the bits are");
 }
+
+/// How many of four slow ranges that are read most are fast in the end. In the first 60 periods others
+/// are read most, in so many samples of 400 reads. Then each sample stands for `then` reads, or there are
+/// none and bits are all there is.
+fn fast_after_samples_change(then: Option<u32>) -> usize {
+    let mut policy = build("terrace", &json!(null), 1).unwrap();
+    let layout = Arc::new(Layout::contiguous(PageSize::Huge, 64));
+    let mut fast: PageBits = (0..64).map(|page| page < 8).collect();
+    for number in 0..200 {
+        let hot = if number < 60 { 56..60 } else { 60..64 };
+        let reads_per_sample = if number < 60 { Some(400) } else { then };
+        let scan = Scan::new(number, layout.clone(), PageBits::ones(64), fast.clone());
+        let scan = match reads_per_sample {
+            Some(reads_per_sample) => {
+                let reads = |page| if hot.contains(&page) { 160_000 } else { 6_400 };
+                let samples: Vec<u16> =
+                    (0..64).map(|page| (reads(page) / reads_per_sample) as u16).collect();
+                let counters = PeriodCounters {
+                    reads: [1_000_000; 2],
+                    read_latency_ps: [85_000, 191_000],
+                    samples: Some(samples[..].into()),
+                    reads_per_sample,
+                    ..PeriodCounters::default()
+                };
+                scan.with_counters(Arc::new(counters))
+            }
+            None => {
+                let counts = (0..64).map(|page| if hot.contains(&page) { 20 } else { 1 }).collect();
+                scan.with_counts(AccessCounts { samples: 20, interval_us: 5000, counts })
+            }
+        };
+        let plan = policy.decide(&scan, &Budget { fast_pages: 8, moved_pages: 64 }).plan;
+        plan.apply(&layout, &mut fast);
+        if number == 59 {
+            assert_eq!(fast.count_range(56..60), 4, "those that were read most until now");
+        }
+    }
+    fast.count_range(60..64)
+}
+
+#[test]
+fn samples_may_stand_for_more_reads_or_end_and_pages_are_ranked_on() {
+    for then in [Some(400), Some(3200), Some(100), None] {
+        assert_eq!(fast_after_samples_change(then), 4, "{then:?}");
+    }
+}

@@ -149,6 +149,12 @@ impl Ledger {
         }
     }
 
+    /// Samples have ended, so costs are a guess in accesses as at the beginning.
+    pub fn forget_latencies(&mut self, pair: f64) {
+        (self.by_latency, self.latencies) = (false, [[0.0; 2]; 2]);
+        (self.gain, self.pair) = (1.0, [pair; 2]);
+    }
+
     fn spent(&mut self, moved_pairs: u64, measured: Option<f64>) -> f64 {
         let Some((pairs, due, form)) = self.last.take() else { return 0.0 };
         // Where costs are a guess, moves that failed have none.

@@ -68,6 +68,11 @@ impl Rates {
         }
     }
 
+    /// Reads count in another unit from now on: so many of it for one of the unit before.
+    pub fn scale(&mut self, factor: f32) {
+        self.averages.iter_mut().flatten().for_each(|average| *average *= factor);
+    }
+
     /// The first so many horizons take over the averages of the shortest: the earlier ones are of
     /// another phase.
     pub fn forget(&mut self, horizons: usize) {
