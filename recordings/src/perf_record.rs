@@ -72,6 +72,8 @@ const HIGHEST: u32 = 64;
 const MISC_MODE: u16 = 7;
 const MISC_KERNEL: u16 = 1;
 const MISC_USER: u16 = 2;
+const MISC_GUEST_KERNEL: u16 = 4;
+const MISC_GUEST_USER: u16 = 5;
 /// `PERF_RECORD_MISC_EXACT_IP`, and above it those of other records.
 const MISC_SAMPLE: u16 = MISC_MODE | 1 << 14;
 
@@ -379,8 +381,9 @@ impl RecordReader {
     }
 
     fn sample(&self, misc: u16, word: impl Fn(usize) -> u64) -> MemorySample {
-        let mut sample =
-            MemorySample { kernel: misc & MISC_MODE == MISC_KERNEL, ..MemorySample::default() };
+        let mode = misc & MISC_MODE;
+        let kernel = matches!(mode, MISC_KERNEL | MISC_GUEST_KERNEL);
+        let mut sample = MemorySample { kernel, ..MemorySample::default() };
         for (at, field) in self.format.fields().enumerate() {
             let word = word(at);
             let known = (word != 0).then_some(word);
@@ -397,6 +400,10 @@ impl RecordReader {
                 PHYS_ADDR => sample.physical = known,
                 _ => {}
             }
+        }
+        if matches!(mode, MISC_GUEST_KERNEL | MISC_GUEST_USER) {
+            // They are the guest's own, and nothing of the hypervisor's process is at them.
+            (sample.address, sample.instruction, sample.physical) = (None, None, None);
         }
         sample
     }

@@ -92,6 +92,21 @@ fn fields_that_others_ask_for_are_passed_over() {
 }
 
 #[test]
+fn addresses_of_a_guest_are_none_of_the_host() {
+    let mut bytes = Vec::new();
+    put_sample(&mut bytes, &sample());
+    for (mode, kernel, own) in
+        [(2, false, true), (1, true, true), (4, true, false), (5, false, false)]
+    {
+        bytes[4] = mode;
+        let [Record::Sample(got)] = read(&bytes).0[..] else { panic!("one sample") };
+        assert_eq!(got.kernel, kernel, "{mode}");
+        let addresses = [got.address, got.instruction, got.physical];
+        assert!(addresses.iter().all(|address| address.is_some() == own), "{mode}: {got:?}");
+    }
+}
+
+#[test]
 fn losses_and_throttling_are_counted() {
     let mut bytes = Vec::new();
     put_lost(&mut bytes, 12);
