@@ -13,7 +13,7 @@ use terrace_linux::Source;
 use terrace_linux::group_layout::LayoutReader;
 use terrace_linux::roots::Roots;
 use terrace_linux::samples::SampleReads;
-use terrace_linux::samples::hub::SampleHub;
+use terrace_linux::samples::hub::{GroupPages, SampleHub};
 use terrace_linux::signals::{Probe, SIGNALS};
 
 use crate::show::{self, Format, say};
@@ -81,7 +81,7 @@ impl Arguments {
         let layout = self.pid.map(|pid| layout(&roots, pid)).transpose()?;
         let group = hub.group(0, false);
         if let Some(layout) = &layout {
-            group.follow(layout, 0)?;
+            group.follow(GroupPages { layout, processes: self.pid.as_slice(), moved: 0 })?;
         }
         let end = Instant::now() + time;
         while Instant::now() < end {

@@ -24,7 +24,9 @@ pub(crate) fn leave_free(
     let each = bytes / (nodes.len() as u64).max(1);
     for &node in nodes {
         let room = numa::room(roots, node)?;
-        let pages = pool_pages(room.free_bytes + room.list_bytes, each).map_err(|room| {
+        let free_bytes = room.free_bytes + room.list_bytes;
+        let free_bytes = free_bytes.saturating_sub(room.headroom.lacking_bytes);
+        let pages = pool_pages(free_bytes, each).map_err(|room| {
             HostError::Nodes(format!(
                 "node {node} has {} MiB free, expected {} MiB for the groups: give it more memory, \
                  or the groups less",

@@ -80,6 +80,40 @@ pub(crate) trait BaseRates: Send {
     fn forget(&self, _pid: u32, _addresses: &[u64]) {}
 }
 
+/// Rates of base pages by the first of two sources that knows any.
+struct FirstOf(Box<dyn BaseRates>, Box<dyn BaseRates>);
+
+impl FirstOf {
+    fn now(&self) -> &dyn BaseRates {
+        if self.0.version() > 0 { self.0.as_ref() } else { self.1.as_ref() }
+    }
+}
+
+impl BaseRates for FirstOf {
+    fn version(&self) -> u64 {
+        self.0.version() + self.1.version()
+    }
+
+    fn of_range(&self, pid: u32, start: u64) -> Option<Vec<Observed>> {
+        self.now().of_range(pid, start)
+    }
+
+    fn forget(&self, pid: u32, addresses: &[u64]) {
+        self.now().forget(pid, addresses);
+    }
+}
+
+/// Those of a signal beside accessed bits, as soon as it knows pages of the group, and of bits until then.
+pub(crate) fn first_of(
+    signal: Option<Box<dyn BaseRates>>,
+    bits: Option<Box<dyn BaseRates>>,
+) -> Option<Box<dyn BaseRates>> {
+    match (signal, bits) {
+        (Some(signal), Some(bits)) => Some(Box::new(FirstOf(signal, bits))),
+        (signal, bits) => signal.or(bits),
+    }
+}
+
 /// A page of a process, and whether its range is placed in fast memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Page {

@@ -39,6 +39,7 @@ use crate::process;
 use crate::ranges::{self, RangeTiers};
 use crate::roots::Roots;
 use crate::sampler::{Observed, Sampler, StepError, Waited};
+use crate::samples::hub::GroupPages;
 use crate::shared_memory::Member;
 use crate::signals::GroupSignal;
 use crate::untracked::Measured;
@@ -188,9 +189,11 @@ impl GroupTracker {
         }
         let Some(watch) = &mut self.watch else { return Ok(self.end()?) };
         // Moves of the last plan are made.
-        let move_calls = self.costs.snapshot().move_calls;
+        let moved = self.costs.snapshot().move_calls;
+        let processes: Vec<u32> = watch.group.processes.iter().map(|process| process.pid).collect();
+        let pages = GroupPages { layout: &watch.group.layout, processes: &processes, moved };
         for signal in &mut self.options.signals {
-            signal.begin(&watch.group.layout, move_calls, self.options.period)?;
+            signal.begin(pages, self.options.period)?;
         }
         let stop = self.options.stop.as_ref();
         let interval = self.sampler.interval();

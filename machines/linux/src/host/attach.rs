@@ -13,7 +13,7 @@ use crate::kernel::PageKernel;
 use crate::mover::{MoverOptions, PageMover, SharedTrackerState, TierNodes};
 use crate::page_tables::{self, TableKeeper};
 use crate::ranges::{PagemapFolios, RangeKernel, RangeTiers};
-use crate::refiner::{BaseRates, Refiner};
+use crate::refiner::{self, BaseRates, Refiner};
 use crate::sampling::Samples;
 use crate::signals::GroupSignal;
 use crate::tracker::{GroupTracker, TrackerOptions};
@@ -87,7 +87,7 @@ impl Host {
             samples => samples,
         };
         let sampler = self.backend.sampler(roots, &self.session, slot, period, samples);
-        let base_rates = self.base_rates(slot as u32).or_else(|| sampler.base_rates());
+        let base_rates = refiner::first_of(self.base_rates(slot as u32), sampler.base_rates());
         let tracker = GroupTracker::new(
             roots,
             group.source,

@@ -299,3 +299,32 @@ fn pairs_whose_range_has_come_up_meanwhile_cost_no_page_of_fast_memory() {
     assert!((0..512).all(|page| state.nodes[&(FAST + page * BASE)] == 0), "all of it is there");
     assert_eq!(setup.costs.snapshot().refined_up_pages, 0);
 }
+
+/// Rates of this version, all so many a second.
+struct Known(Arc<AtomicU64>, f32);
+
+impl BaseRates for Known {
+    fn version(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn of_range(&self, _: u32, _: u64) -> Option<Vec<Observed>> {
+        let rate = PageRate { least_per_s: self.1, most_per_s: self.1 };
+        Some(vec![Observed { rate: Some(rate), answered: true }])
+    }
+}
+
+/// Of a guest on a kernel that scans base pages: a signal without samples of it does not hide its bits.
+#[test]
+fn bits_give_rates_of_base_pages_until_a_signal_knows_some() {
+    let versions = [0, 5].map(|version| Arc::new(AtomicU64::new(version)));
+    let known = |nth: usize, per_s| {
+        Some(Box::new(Known(Arc::clone(&versions[nth]), per_s)) as Box<dyn BaseRates>)
+    };
+    let rates = first_of(known(0, 2000.0), known(1, 20.0)).unwrap();
+    let per_s = || rates.of_range(7, 0).unwrap()[0].rate.unwrap().least_per_s;
+    assert_eq!((rates.version(), per_s()), (5, 20.0));
+    versions[0].store(1, Ordering::Relaxed);
+    assert_eq!((rates.version(), per_s()), (6, 2000.0));
+    assert!(first_of(None, known(1, 20.0)).is_some() && first_of(None, None).is_none());
+}

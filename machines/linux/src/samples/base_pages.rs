@@ -3,7 +3,8 @@
 //! A sample names the base page that was read, of fast and of slow memory alike. Each counts less the
 //! older it is, so a count over the time that it stands for is the page's rate of late. Samples come
 //! independently of each other, so a count of `n` is off by some `√n`; a page without a sample may
-//! have had one just missed.
+//! have had one just missed. A source may change for how many accesses a sample stands, so counts are
+//! of as many as the first one stood for.
 //!
 //! Ranges of 2 MB of which some page was sampled are kept, with all of their pages: which of them are
 //! not sampled is as good to know.
@@ -34,6 +35,8 @@ struct Counts {
 /// Samples by base page, of one group.
 #[derive(Debug, Default)]
 pub(super) struct BasePages {
+    /// Accesses that a count of 1 stands for; 0 before there was any.
+    unit: u32,
     /// By process and start.
     ranges: BTreeMap<(u32, u64), Counts>,
     /// The time at which a sample counts 1; others count as their time is later or earlier.
@@ -68,9 +71,13 @@ impl BasePages {
         self.measured_s = self.now_s;
     }
 
-    /// A read of this page of the range that begins here was sampled.
-    pub(super) fn add(&mut self, pid: u32, start: u64, page: usize) {
-        let weight = self.weight() as f32;
+    /// A read of this page of the range that begins here was sampled, which stands for so many.
+    pub(super) fn add(&mut self, (pid, start): (u32, u64), page: usize, accesses: u32) {
+        if self.unit == 0 {
+            self.unit = accesses;
+        }
+        let units = f64::from(accesses) / f64::from(self.unit.max(1));
+        let weight = (self.weight() * units) as f32;
         let is_room = self.ranges.len() < MOST_RANGES;
         if let Some(counts) = self.ranges.get_mut(&(pid, start)) {
             counts.pages[page] += weight;
@@ -113,13 +120,16 @@ impl BasePages {
         }
         // The time that a count of now stands for.
         let stands_for_s = FADES_S * (1.0 - (-observed_s / FADES_S).exp());
-        let per_count = f64::from(accesses_per_sample) / stands_for_s;
+        let per_count = f64::from(self.unit) / stands_for_s;
         let factor = 1.0 / self.weight();
+        // What a sample of now counts.
+        let sample = f64::from(accesses_per_sample) / f64::from(self.unit.max(1));
         let of = |&count: &f32| {
             let count = f64::from(count) * factor;
+            let error = (count * sample).sqrt();
             let rate = PageRate {
-                least_per_s: ((count - count.sqrt()).max(0.0) * per_count) as f32,
-                most_per_s: ((count + count.sqrt() + 1.0) * per_count) as f32,
+                least_per_s: ((count - error).max(0.0) * per_count) as f32,
+                most_per_s: ((count + error + sample) * per_count) as f32,
             };
             // Pages are sampled wherever they are, so silence is coldness.
             Observed { rate: Some(rate), answered: true }
@@ -139,9 +149,9 @@ mod tests {
     fn observe(pages: &mut BasePages, from_s: u32, seconds: u32) {
         for tenth in from_s * 10..(from_s + seconds) * 10 {
             pages.at(tenth * 100 * MS);
-            (0..4).for_each(|_| pages.add(7, 0, 3));
+            (0..4).for_each(|_| pages.add((7, 0), 3, 100));
             if tenth % 5 == 0 {
-                (0..4).for_each(|_| pages.add(7, 0, 9));
+                (0..4).for_each(|_| pages.add((7, 0), 9, 100));
             }
             pages.end_period();
         }
@@ -185,7 +195,7 @@ mod tests {
     fn nothing_is_known_at_first_and_then_now_and_again() {
         let mut pages = BasePages::default();
         pages.at(1000 * MS);
-        pages.add(7, 0, 3);
+        pages.add((7, 0), 3, 100);
         assert_eq!(pages.of_range(7, 0, 100), None);
         pages.end_period();
         let first = pages.version();
@@ -204,13 +214,38 @@ mod tests {
         let mut pages = BasePages::default();
         pages.at(1000 * MS);
         let start = |nth: usize| nth as u64 * PageSize::Huge.bytes();
-        (0..MOST_RANGES).for_each(|nth| pages.add(7, start(nth), 0));
-        pages.add(7, start(MOST_RANGES), 0);
+        (0..MOST_RANGES).for_each(|nth| pages.add((7, start(nth)), 0, 100));
+        pages.add((7, start(MOST_RANGES)), 0, 100);
         pages.at(61_000 * MS);
         pages.end_period();
         assert_eq!(pages.ranges.len(), 0, "a sample a minute ago");
-        pages.add(7, start(MOST_RANGES), 0);
+        pages.add((7, start(MOST_RANGES)), 0, 100);
         pages.at(62_000 * MS);
         assert!(pages.of_range(7, start(MOST_RANGES), 100).is_some());
+    }
+
+    /// A source that halves and doubles the number of accesses for each sample has as many of them.
+    #[test]
+    fn rates_are_the_same_whatever_a_sample_stands_for() {
+        let observe = |of: fn(u32) -> u32| {
+            let mut pages = BasePages::default();
+            for tenth in 0..300 {
+                pages.at(tenth * 100 * MS);
+                let accesses = of(tenth);
+                (0..1600 / accesses).for_each(|_| pages.add((7, 0), 3, accesses));
+                pages.end_period();
+            }
+            let found = pages.of_range(7, 0, of(299)).unwrap();
+            found.iter().map(|page| page.rate.unwrap()).collect::<Vec<PageRate>>()
+        };
+        let steady = observe(|_| 100);
+        let middle = |rate: PageRate| f64::from(rate.least_per_s + rate.most_per_s) / 2.0;
+        for changing in [observe(|tenth| if tenth < 150 { 100 } else { 800 }), observe(|_| 800)] {
+            let ratio = middle(changing[3]) / middle(steady[3]);
+            assert!((0.9..1.1).contains(&ratio), "{ratio}");
+            // Fewer samples are less sure.
+            let width = |rate: PageRate| rate.most_per_s - rate.least_per_s;
+            assert!(width(changing[3]) > 2.0 * width(steady[3]), "{changing:?}");
+        }
     }
 }

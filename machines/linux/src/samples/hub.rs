@@ -16,7 +16,8 @@ use terrace_recordings::perf_record::{MemoryLevel, MemorySample, RecordCounts};
 
 use super::base_pages::BasePages;
 use super::frames::FrameMap;
-use super::member::{Member, Place};
+pub use super::member::GroupPages;
+use super::member::{LEAST_RECENT, Member, Place};
 use super::pace::{Bound, MOST_PER_S};
 use super::{SampleError, SampleReads, SampleSource};
 use crate::files::{self, FileError};
@@ -73,6 +74,8 @@ pub struct SampleHub {
     roots: Roots,
     /// Period of the processor's clock, the unit of latencies in samples; 0 if unknown.
     cycle_ps: u64,
+    /// Recent samples from which on a group has samples.
+    least_recent: f64,
     inner: Mutex<Inner>,
 }
 
@@ -81,6 +84,8 @@ struct Inner {
     /// Accesses that a sample stands for, by the last one that had it.
     accesses_per_sample: u32,
     members: BTreeMap<u32, Member>,
+    /// Groups that take samples; without any none are taken.
+    groups: i32,
     counts: SampleCounts,
     by_memory: [u64; 2],
     by_instruction: BTreeMap<u64, u64>,
@@ -93,6 +98,18 @@ struct Inner {
 type Clock = Box<dyn Fn() -> Duration + Send>;
 
 impl Inner {
+    /// A group has come or gone: accesses are sampled as long as there is one.
+    fn groups_change(&mut self, by: i32) {
+        let before = self.groups > 0;
+        self.groups += by;
+        let now = self.groups > 0;
+        if now != before
+            && let Err(error) = self.source.sample(now)
+        {
+            tracing::warn!(%error, "samples of reads: cannot be switched");
+        }
+    }
+
     fn poll(&mut self) -> std::io::Result<()> {
         let now = (self.clock)();
         for base_pages in self.members.values_mut().filter_map(|m| m.base_pages.as_mut()) {
@@ -109,6 +126,11 @@ impl Inner {
             } else if let Some(memory) = memory
                 && bound.passes()
             {
+                if let Ok(accesses) = u32::try_from(sample.accesses)
+                    && accesses > 0
+                {
+                    *accesses_per_sample = accesses;
+                }
                 by_memory[usize::from(memory == MemoryLevel::Remote)] += 1;
                 let known = |at: &u64| by_instruction.contains_key(at);
                 if let Some(at) = sample.instruction
@@ -125,11 +147,6 @@ impl Inner {
                     return;
                 };
                 counts.of_groups += 1;
-                if let Ok(accesses) = u32::try_from(sample.accesses)
-                    && accesses > 0
-                {
-                    *accesses_per_sample = accesses;
-                }
                 if let Some(member) = members.get_mut(&slot) {
                     member.add(place, sample, *accesses_per_sample);
                 }
@@ -170,6 +187,7 @@ impl SampleHub {
             source,
             accesses_per_sample,
             members,
+            groups: 0,
             counts,
             by_memory: [0; 2],
             by_instruction: BTreeMap::new(),
@@ -180,6 +198,7 @@ impl SampleHub {
         Arc::new(SampleHub {
             roots: roots.clone(),
             cycle_ps: cycle_ps(roots).unwrap_or(0),
+            least_recent: LEAST_RECENT,
             inner: Mutex::new(inner),
         })
     }
@@ -231,6 +250,7 @@ impl SampleHub {
 
     /// Adds a group; its pages are ranges, or as they are mapped.
     pub fn group(self: &Arc<Self>, slot: u32, by_range: bool) -> GroupSamples {
+        self.inner().groups_change(1);
         GroupSamples { hub: Arc::clone(self), slot, by_range }
     }
 
@@ -291,10 +311,9 @@ impl GroupSamples {
         inner.members.get(&self.slot).is_some_and(|member| Arc::ptr_eq(&member.layout, layout))
     }
 
-    /// Sets the group's pages and reads their frames, after so many moves: to be called when pages
-    /// have been moved.
+    /// Sets the group's pages and reads their frames: to be called when pages have been moved.
     /// Earlier samples belong to the frames before.
-    pub fn follow(&self, layout: &Arc<Layout>, moved: u64) -> Result<(), FileError> {
+    pub fn follow(&self, pages: GroupPages<'_>) -> Result<(), FileError> {
         let knows_processes = {
             let mut inner = self.hub.inner();
             if let Err(error) = inner.poll() {
@@ -302,14 +321,11 @@ impl GroupSamples {
             }
             inner.source.knows_processes()
         };
-        // Other groups continue meanwhile.
         // Memory that several processes map is in a layout once, so accesses of the others are found by
-        // frame.
-        let extents = layout.extents();
-        let several = extents.iter().any(|extent| extent.space != extents[0].space);
-        let frames = match knows_processes && !several {
+        // frame. Other groups continue meanwhile.
+        let frames = match knows_processes && pages.processes.len() < 2 {
             true => FrameMap::default(),
-            false => FrameMap::read(&self.hub.roots, layout)?,
+            false => FrameMap::read(&self.hub.roots, pages.layout)?,
         };
         if frames.left_out() > 0 {
             let left_out = frames.left_out();
@@ -317,25 +333,25 @@ impl GroupSamples {
         }
         let mut inner = self.hub.inner();
         let before = inner.members.remove(&self.slot);
-        let member = Member::follow(before, layout, frames, self.by_range, moved);
+        let member = Member::follow(before, pages, frames, self.by_range);
         inner.members.insert(self.slot, member);
         Ok(())
     }
 
     /// The samples of a finished period, if they belong to the pages of this layout; `fast` are
-    /// those in fast memory. `None` while the source has given no sample at all, which says nothing
-    /// about the pages.
+    /// those in fast memory. `None` while the group has no samples, which says nothing about the pages.
     pub fn take(&self, layout: &Arc<Layout>, fast: &PageBits) -> Option<PeriodCounters> {
         let mut inner = self.hub.inner();
         if let Err(error) = inner.poll() {
             tracing::debug!(%error, "no samples");
         }
-        if inner.source.counts().samples == 0 {
-            return None;
-        }
         let now = inner.accesses_per_sample;
         let member = inner.members.get_mut(&self.slot)?;
         if !Arc::ptr_eq(&member.layout, layout) {
+            return None;
+        }
+        if !member.is_sampled(self.hub.least_recent) {
+            member.end_period();
             return None;
         }
         let (mut samples, mut cycles) = ([0u64; 2], [0u64; 2]);
@@ -369,7 +385,9 @@ impl std::fmt::Debug for GroupSamples {
 
 impl Drop for GroupSamples {
     fn drop(&mut self) {
-        self.hub.inner().members.remove(&self.slot);
+        let mut inner = self.hub.inner();
+        inner.members.remove(&self.slot);
+        inner.groups_change(-1);
     }
 }
 

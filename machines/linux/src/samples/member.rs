@@ -21,10 +21,32 @@ pub(super) struct Member {
     pub(super) cycles: Vec<u64>,
     /// Samples by base page, of groups whose pages are ranges: of longer than a period.
     pub(super) base_pages: Option<BasePages>,
+    /// Its processes, ascending.
+    processes: Vec<u32>,
+    /// Samples of the last periods, each of which counts less the longer it is ago.
+    recent: f64,
+    /// Whether it has samples: enough of them came in the last periods.
+    is_sampled: bool,
     /// Moves that had been made when the frames were read.
     moved: u64,
     /// Pages may have been moved since, so frames may be others' by now.
     pub(super) moving: bool,
+}
+
+/// Samples of so many periods ago count so much, to the power of their number.
+const RECENT_KEEP: f64 = 0.9;
+/// From so many recent samples on a group has samples, as long as it has a tenth of that.
+pub(super) const LEAST_RECENT: f64 = 30.0;
+
+/// What a group consists of as its frames are read.
+#[derive(Debug, Clone, Copy)]
+pub struct GroupPages<'a> {
+    /// Its pages.
+    pub layout: &'a Arc<Layout>,
+    /// Its processes, ascending.
+    pub processes: &'a [u32],
+    /// Moves that were made until then.
+    pub moved: u64,
 }
 
 /// A page of a group that was accessed.
@@ -42,40 +64,42 @@ impl Member {
     /// the pages.
     pub(super) fn follow(
         before: Option<Self>,
-        layout: &Arc<Layout>,
+        pages: GroupPages<'_>,
         frames: FrameMap,
         by_range: bool,
-        moved: u64,
     ) -> Self {
+        let GroupPages { layout, processes, moved } = pages;
         let pages = layout.pages();
-        match before {
-            Some(before) if Arc::ptr_eq(&before.layout, layout) => {
-                Member { frames, moved, moving: false, ..before }
-            }
-            Some(before) => {
-                let remap = Remap::between(&before.layout, layout);
-                Member {
-                    samples: remap.values(&before.samples, 0, pages),
-                    accesses: before.accesses,
-                    cycles: remap.values(&before.cycles, 0, pages),
-                    layout: Arc::clone(layout),
-                    frames,
-                    base_pages: before.base_pages,
-                    moved,
-                    moving: false,
-                }
-            }
-            None => Member {
-                samples: vec![0; pages],
-                accesses: 0,
-                cycles: vec![0; pages],
-                layout: Arc::clone(layout),
-                frames,
-                base_pages: by_range.then(BasePages::default),
-                moved,
-                moving: false,
-            },
+        let same = |before: &Self| Arc::ptr_eq(&before.layout, layout);
+        let new = Member {
+            samples: Vec::new(),
+            accesses: 0,
+            cycles: Vec::new(),
+            layout: Arc::clone(layout),
+            frames,
+            base_pages: by_range.then(BasePages::default),
+            processes: processes.to_vec(),
+            recent: 0.0,
+            is_sampled: false,
+            moved,
+            moving: false,
+        };
+        let Some(before) = before else {
+            return Member { samples: vec![0; pages], cycles: vec![0; pages], ..new };
+        };
+        let Member { recent, is_sampled, .. } = before;
+        if same(&before) {
+            let Member { samples, accesses, cycles, base_pages, .. } = before;
+            return Member { samples, accesses, cycles, base_pages, recent, is_sampled, ..new };
         }
+        let remap = Remap::between(&before.layout, layout);
+        let samples = remap.values(&before.samples, 0, pages);
+        // Of pages that are gone samples are gone, too.
+        let accesses =
+            (before.accesses * sum(&samples)).checked_div(sum(&before.samples)).unwrap_or(0);
+        let cycles = remap.values(&before.cycles, 0, pages);
+        let base_pages = before.base_pages;
+        Member { samples, accesses, cycles, base_pages, recent, is_sampled, ..new }
     }
 
     /// So many moves have been made, and none is made until the next scan.
@@ -92,8 +116,13 @@ impl Member {
     }
 
     /// The page that was accessed, by its frame: of sources that know no processes, and of memory that
-    /// several processes map, which a layout has once.
+    /// several processes of the group map, which a layout has once. While pages are moved frames may be
+    /// others', so what a process of another group does there is left out.
     pub(super) fn by_frame(&self, sample: &MemorySample) -> Option<Place> {
+        let known = |pid| !self.moving && self.processes.binary_search(&pid).is_ok();
+        if sample.pid.is_some_and(|pid| !known(pid)) {
+            return None;
+        }
         let (page, base) = self.frames.page(sample.physical?)?;
         Some(Place { page, base, by_frame: true })
     }
@@ -109,15 +138,24 @@ impl Member {
             && !(by_frame && self.moving)
         {
             let (SpaceId(pid), start) = self.layout.address(page);
-            base_pages.add(pid, start, base);
+            base_pages.add((pid, start), base, accesses);
         }
     }
 
     /// Accesses that each sample of this period stands for, in the mean; without samples, this many.
     pub(super) fn accesses_per_sample(&self, now: u32) -> u32 {
-        let samples: u64 = self.samples.iter().map(|&count| u64::from(count)).sum();
+        let samples = sum(&self.samples);
         let mean = (self.accesses + samples / 2).checked_div(samples);
         mean.and_then(|mean| u32::try_from(mean).ok()).unwrap_or(now)
+    }
+
+    /// Whether the group has samples at all, with those of this period. Of one whose accesses the
+    /// processor does not sample, such as a guest's or stores alone, they would say that nothing is
+    /// accessed.
+    pub(super) fn is_sampled(&mut self, least_recent: f64) -> bool {
+        self.recent = self.recent * RECENT_KEEP + sum(&self.samples) as f64;
+        self.is_sampled = self.recent >= least_recent * if self.is_sampled { 0.1 } else { 1.0 };
+        self.is_sampled
     }
 
     /// The period's samples have been taken, and its moves are made now.
@@ -130,4 +168,8 @@ impl Member {
         }
         self.moving = true;
     }
+}
+
+fn sum(samples: &[u16]) -> u64 {
+    samples.iter().map(|&count| u64::from(count)).sum()
 }

@@ -56,7 +56,7 @@ impl SampleReads {
 
 /// As files have it.
 #[derive(Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "sample_reads: expected \"auto\", or one read in so many")]
 enum Written {
     Number(i64),
     Text(String),
@@ -103,6 +103,11 @@ pub trait SampleSource: Send {
     /// Whether its samples have their process and virtual address, so that no frames are needed.
     fn knows_processes(&self) -> bool {
         false
+    }
+
+    /// Samples accesses from now on, or no more. A source that cannot be switched goes on.
+    fn sample(&mut self, _on: bool) -> std::io::Result<()> {
+        Ok(())
     }
 
     /// Passes on the samples since the last call, a bounded number in one call.
@@ -177,6 +182,10 @@ mod tests {
         for (text, got) in [("\"many\"", "'many'"), ("-1", "-1"), ("4294967296", "4294967296")] {
             let message = read(text).unwrap_err().to_string();
             assert!(message.starts_with(&format!("sample_reads {got}: expected")), "{message}");
+        }
+        for text in ["true", "1.5", "[1]"] {
+            let message = read(text).unwrap_err().to_string();
+            assert!(message.starts_with("sample_reads: expected \"auto\""), "{message}");
         }
         assert_eq!((SampleReads::Auto.or(400), SampleReads::NONE.or(400)), (400, 0));
     }

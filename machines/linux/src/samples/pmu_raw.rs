@@ -28,7 +28,9 @@ pub(crate) struct Attributes {
     pub sample_regs_intr: u64,
 }
 
-/// Bits of `flags`: an event counts at once.
+/// Bits of `flags`: an event counts at once, but for those that are disabled.
+pub(super) const DISABLED: u64 = 1 << 0;
+pub(super) const EXCLUDE_GUEST: u64 = 1 << 20;
 pub(super) const EXCLUDE_KERNEL: u64 = 1 << 5;
 pub(super) const EXCLUDE_HYPERVISOR: u64 = 1 << 6;
 /// The two bits of `precise_ip`, of which 1 selects the processor's own samples.
@@ -78,6 +80,10 @@ pub(crate) fn open_probe(
     open(&Attributes { config1, config2: 0, ..*attributes }, None, Some(cpu), None)
 }
 
+/// `PERF_EVENT_IOC_ENABLE` and `_DISABLE`, and `PERF_IOC_FLAG_GROUP`.
+const ENABLE: libc::Ioctl = 0x2400;
+const DISABLE: libc::Ioctl = 0x2401;
+const GROUP: libc::c_ulong = 1;
 /// `PERF_EVENT_IOC_PERIOD`.
 const SET_PERIOD: libc::Ioctl = 0x4008_2404;
 
@@ -117,6 +123,14 @@ impl Ring {
             return Err(io::Error::last_os_error());
         }
         Ok(Ring { map: map.cast(), bytes, event })
+    }
+
+    /// Counts from now on, or no more, with the events that it leads or is led by.
+    pub(super) fn enable(&self, on: bool) -> io::Result<()> {
+        let request = if on { ENABLE } else { DISABLE };
+        // SAFETY: the request takes flags and no memory.
+        let set = unsafe { libc::ioctl(self.event.as_raw_fd(), request, GROUP) };
+        if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// From now on one sample in so many events.

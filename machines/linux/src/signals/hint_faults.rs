@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
-use terrace_core::page::Layout;
 use terrace_core::scan::Scan;
 
 use crate::files::FileError;
 use crate::hints::{GroupHints, HintHub};
 use crate::refiner::BaseRates;
+use crate::samples::hub::GroupPages;
 
 use super::{GroupSignal, HostSignal, Opened, Opening, Probe, SignalKind, SignalReport};
 
@@ -66,8 +66,8 @@ impl HostSignal for HintHub {
 }
 
 impl GroupSignal for GroupHints {
-    fn begin(&mut self, layout: &Arc<Layout>, _: u64, _: Duration) -> Result<(), FileError> {
-        self.follow(layout);
+    fn begin(&mut self, pages: GroupPages<'_>, _: Duration) -> Result<(), FileError> {
+        self.follow(pages.layout);
         Ok(())
     }
 

@@ -12,13 +12,13 @@ mod sampled_reads;
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrace_core::page::Layout;
 use terrace_core::scan::Scan;
 
 use crate::files::FileError;
 use crate::host::{HostError, HostOptions};
 use crate::refiner::BaseRates;
 use crate::roots::Roots;
+use crate::samples::hub::GroupPages;
 use crate::samples::{self, SampleReads};
 use crate::session::Session;
 use crate::tiers::Topology;
@@ -114,12 +114,7 @@ pub(crate) trait HostSignal: Send + Sync {
 pub(crate) trait GroupSignal: Send {
     /// A period begins with these pages, after so many calls that moved some; none moves until this
     /// returns.
-    fn begin(
-        &mut self,
-        layout: &Arc<Layout>,
-        move_calls: u64,
-        period: Duration,
-    ) -> Result<(), FileError>;
+    fn begin(&mut self, pages: GroupPages<'_>, period: Duration) -> Result<(), FileError>;
 
     /// Takes what has come: called some times a period.
     fn poll(&self);

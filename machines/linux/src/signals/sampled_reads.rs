@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use terrace_core::page::Layout;
 use terrace_core::scan::Scan;
 
 use crate::files::FileError;
 use crate::pace::CheckPace;
 use crate::refiner::BaseRates;
-use crate::samples::hub::{GroupSamples, SampleHub};
+use crate::samples::hub::{GroupPages, GroupSamples, SampleHub};
 use crate::samples::{SOURCES, SampleReads};
 
 use super::{GroupSignal, HostSignal, Opened, Opening, Probe, SignalKind, SignalReport};
@@ -72,18 +71,13 @@ struct GroupReads {
 }
 
 impl GroupSignal for GroupReads {
-    fn begin(
-        &mut self,
-        layout: &Arc<Layout>,
-        move_calls: u64,
-        period: Duration,
-    ) -> Result<(), FileError> {
-        if self.frames.due() || !self.samples.follows(layout) {
+    fn begin(&mut self, pages: GroupPages<'_>, period: Duration) -> Result<(), FileError> {
+        if self.frames.due() || !self.samples.follows(pages.layout) {
             let begin = Instant::now();
-            self.samples.follow(layout, move_calls)?;
+            self.samples.follow(pages)?;
             self.frames.took(begin.elapsed(), period);
         }
-        self.samples.resume(move_calls);
+        self.samples.resume(pages.moved);
         Ok(())
     }
 

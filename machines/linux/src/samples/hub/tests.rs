@@ -49,6 +49,17 @@ fn sample(pid: Option<u32>, address: u64, physical: u64) -> MemorySample {
     }
 }
 
+fn group_of<'a>(layout: &'a Arc<Layout>, processes: &'a [u32], moved: u64) -> GroupPages<'a> {
+    GroupPages { layout, processes, moved }
+}
+
+/// A hub of this source for which a sample is enough to be one.
+fn hub_of(roots: &Roots, source: Sent) -> Arc<SampleHub> {
+    let mut hub = SampleHub::of(roots, Box::new(source), 100);
+    Arc::get_mut(&mut hub).expect("nobody else has it").least_recent = 1.0;
+    hub
+}
+
 /// A source of these samples.
 fn sent(samples: mpsc::Receiver<MemorySample>, knows_processes: bool) -> Sent {
     Sent { samples, taken: 0, knows_processes }
@@ -67,7 +78,7 @@ fn host() -> (tempfile::TempDir, Roots, mpsc::Sender<MemorySample>, Arc<SampleHu
         std::fs::write(keep.path().join(format!("proc/{pid}/pagemap")), bytes).unwrap();
     }
     let (send, receive) = mpsc::channel();
-    let hub = SampleHub::of(&roots, Box::new(sent(receive, false)), 100);
+    let hub = hub_of(&roots, sent(receive, false));
     (keep, roots, send, hub)
 }
 
@@ -76,9 +87,9 @@ fn each_group_gets_the_samples_of_its_pages_and_the_rest_is_counted_by_reason() 
     let (_keep, _roots, send, hub) = host();
     let (one, other) = (hub.group(0, false), hub.group(1, false));
     let layouts = [layout(4, 8, 4), layout(6, 8, 4)];
-    one.follow(&layouts[0], 0).unwrap();
+    one.follow(group_of(&layouts[0], &[], 0)).unwrap();
     assert_eq!(one.take(&layouts[0], &PageBits::new(4)), None, "nothing came yet");
-    other.follow(&layouts[1], 0).unwrap();
+    other.follow(group_of(&layouts[1], &[], 0)).unwrap();
     // By physical address, without a process: page 9 of process 4 is in frame 109.
     send.send(sample(None, 0x1234, 109 * 4096 + 8)).unwrap();
     let instruction = Some(0x40_1000);
@@ -119,7 +130,7 @@ fn reads_are_counted_by_what_each_sample_stands_for() {
     let (_keep, _roots, send, hub) = host();
     let group = hub.group(0, false);
     let pages = layout(4, 8, 4);
-    group.follow(&pages, 0).unwrap();
+    group.follow(group_of(&pages, &[], 0)).unwrap();
     let of = |accesses| MemorySample { accesses, ..sample(Some(4), 9 * 4096, 0) };
     // The source changes its number within the period.
     for accesses in [400, 400, 400, 800, 800] {
@@ -131,36 +142,107 @@ fn reads_are_counted_by_what_each_sample_stands_for() {
     assert_eq!((none.reads, none.reads_per_sample), ([0, 0], 800), "the number of now");
 }
 
-/// As of a processor, whose samples have process and address. Pages that two processes map are in the
-/// layout once, at an address of the first.
+/// As of a processor, whose samples have process and address. Pages that processes 4 and 6 map are in the
+/// layout once, at an address of 4; 6 has no page of its own in it.
 #[test]
 fn accesses_of_shared_memory_count_whichever_process_makes_them() {
     let (_keep, roots, ..) = host();
-    let extents = [(4, 8), (6, 40)].map(|(pid, page)| Extent {
-        space: SpaceId(pid),
-        start: page * 4096,
-        pages: 4,
-    });
-    let shared = Arc::new(Layout::new(PageSize::Base, extents.to_vec()).unwrap());
+    let shared = layout(4, 8, 4);
     let (send, receive) = mpsc::channel();
-    let hub = SampleHub::of(&roots, Box::new(sent(receive, true)), 100);
+    let hub = hub_of(&roots, sent(receive, true));
     let group = hub.group(0, false);
-    group.follow(&shared, 0).unwrap();
+    let taken = || group.take(&shared, &PageBits::new(4)).map(|got| got.samples.unwrap().to_vec());
+    let read_by = |pid| send.send(sample(Some(pid), 0x7f00_0000, 109 * 4096 + 64)).unwrap();
+    group.follow(group_of(&shared, &[4, 6], 0)).unwrap();
     // Page 9 of process 4 is in frame 109, and process 6 maps it at an address of its own.
     send.send(sample(Some(4), 9 * 4096, 109 * 4096)).unwrap();
-    send.send(sample(Some(6), 0x7f00_0000, 109 * 4096 + 64)).unwrap();
-    send.send(sample(Some(6), 40 * 4096, 240 * 4096)).unwrap();
-    // A process that is none of the group's, and another page.
-    send.send(sample(Some(7), 0x7f00_0000, 300 * 4096)).unwrap();
-    let got = group.take(&shared, &PageBits::new(8)).unwrap();
-    assert_eq!(got.samples.as_deref(), Some(&[0, 2, 0, 0, 1, 0, 0, 0][..]));
+    read_by(6);
+    // Of a process that is none of the group's frames say nothing: they may be its own by now.
+    read_by(7);
+    assert_eq!(taken().unwrap(), [0, 2, 0, 0]);
     assert_eq!(hub.counts().outside, 1);
-    // Of a group of one process no frames are needed.
-    let alone = layout(4, 8, 4);
-    group.follow(&alone, 0).unwrap();
-    send.send(sample(Some(6), 0x7f00_0000, 109 * 4096)).unwrap();
-    let got = group.take(&alone, &PageBits::new(4)).unwrap();
-    assert_eq!(got.samples.as_deref(), Some(&[0; 4][..]));
+    // Pages are moved until the next period begins, and frames may be other pages'.
+    read_by(6);
+    assert_eq!(taken().unwrap(), [0; 4]);
+    group.resume(0);
+    read_by(6);
+    assert_eq!(taken().unwrap(), [0, 1, 0, 0]);
+    // A group of one process needs no frames.
+    group.follow(group_of(&shared, &[4], 0)).unwrap();
+    read_by(4);
+    send.send(sample(Some(4), 10 * 4096, 0)).unwrap();
+    assert_eq!(taken().unwrap(), [0, 0, 1, 0]);
+}
+
+/// A guest's group, of which a processor samples next to nothing, has its accessed bits.
+#[test]
+fn a_group_without_samples_of_its_own_has_none_whatever_others_have() {
+    let (_keep, roots, ..) = host();
+    let (send, receive) = mpsc::channel();
+    let hub = SampleHub::of(&roots, Box::new(sent(receive, true)), 100);
+    let (busy, guest) = (hub.group(0, false), hub.group(1, false));
+    let layouts = [layout(4, 8, 4), layout(6, 8, 4)];
+    busy.follow(group_of(&layouts[0], &[4], 0)).unwrap();
+    guest.follow(group_of(&layouts[1], &[6], 0)).unwrap();
+    let period = |of_busy: usize| {
+        let samples = [(4, of_busy), (6, 1)];
+        for (pid, count) in samples {
+            (0..count).for_each(|_| send.send(sample(Some(pid), 8 * 4096, 0)).unwrap());
+        }
+        let none = PageBits::new(4);
+        [(&busy, 0), (&guest, 1)].map(|(group, nth)| group.take(&layouts[nth], &none).is_some())
+    };
+    assert_eq!(period(29), [false, false], "too few to rank pages by");
+    assert_eq!(period(29), [true, false]);
+    // It pauses for a while, and then has ended.
+    assert!((0..20).all(|_| period(0) == [true, false]));
+    assert!((0..20).any(|_| period(0) == [false, false]));
+}
+
+#[test]
+fn accesses_are_sampled_only_as_long_as_there_is_a_group() {
+    struct Switched(Arc<AtomicU64>);
+    impl SampleSource for Switched {
+        fn name(&self) -> &str {
+            "switched"
+        }
+        fn sample(&mut self, on: bool) -> std::io::Result<()> {
+            self.0.store(u64::from(on), Ordering::Relaxed);
+            Ok(())
+        }
+        fn read(&mut self, _: &mut dyn FnMut(&MemorySample)) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn counts(&self) -> RecordCounts {
+            RecordCounts::default()
+        }
+    }
+    let (_keep, roots, ..) = host();
+    let on = Arc::new(AtomicU64::new(0));
+    let hub = SampleHub::of(&roots, Box::new(Switched(Arc::clone(&on))), 100);
+    let is_on = || on.load(Ordering::Relaxed) == 1;
+    let (one, other) = (hub.group(0, false), hub.group(1, false));
+    assert!(is_on());
+    drop(one);
+    assert!(is_on());
+    drop(other);
+    assert!(!is_on());
+    let _again = hub.group(0, false);
+    assert!(is_on());
+}
+
+#[test]
+fn samples_of_pages_that_are_gone_leave_with_their_reads() {
+    let (_keep, _roots, send, hub) = host();
+    let group = hub.group(0, false);
+    let (before, after) = (layout(4, 8, 4), layout(4, 10, 2));
+    group.follow(group_of(&before, &[4], 0)).unwrap();
+    for page in 8..12 {
+        send.send(MemorySample { accesses: 400, ..sample(Some(4), page * 4096, 0) }).unwrap();
+    }
+    group.follow(group_of(&after, &[4], 0)).unwrap();
+    let got = group.take(&after, &PageBits::new(2)).unwrap();
+    assert_eq!((got.reads, got.reads_per_sample), ([0, 800], 400));
 }
 
 #[test]
@@ -168,7 +250,7 @@ fn pages_that_moved_are_found_where_they_are_and_counts_go_with_the_layout() {
     let (keep, _roots, send, hub) = host();
     let group = hub.group(0, false);
     let before = layout(4, 8, 4);
-    group.follow(&before, 0).unwrap();
+    group.follow(group_of(&before, &[], 0)).unwrap();
     send.send(sample(None, 0, 110 * 4096)).unwrap();
     // Page 10 moves from frame 110 to 500; earlier samples are still of frame 110.
     let path = keep.path().join("proc/4/pagemap");
@@ -176,7 +258,7 @@ fn pages_that_moved_are_found_where_they_are_and_counts_go_with_the_layout() {
     bytes[80..88].copy_from_slice(&(1u64 << 63 | 500).to_ne_bytes());
     std::fs::write(&path, bytes).unwrap();
     let after = layout(4, 10, 8);
-    group.follow(&after, 0).unwrap();
+    group.follow(group_of(&after, &[], 0)).unwrap();
     send.send(sample(None, 0, 500 * 4096)).unwrap();
     send.send(sample(None, 0, 110 * 4096)).unwrap();
     assert_eq!(group.take(&before, &PageBits::new(4)), None, "another layout");
@@ -190,7 +272,7 @@ fn beyond_the_bound_samples_are_left_out() {
     let (_keep, _roots, send, hub) = host();
     let group = hub.group(0, false);
     let pages = layout(4, 8, 4);
-    group.follow(&pages, 0).unwrap();
+    group.follow(group_of(&pages, &[], 0)).unwrap();
     for _ in 0..MOST_PER_S + 1000 {
         send.send(sample(None, 0, 109 * 4096)).unwrap();
     }
@@ -218,7 +300,8 @@ fn base_pages_of_ranges_are_known_by_process_and_by_frame() {
     let ms = Arc::new(AtomicU64::new(0));
     let now = Arc::clone(&ms);
     let clock: Clock = Box::new(move || Duration::from_millis(now.load(Ordering::Relaxed)));
-    let hub = SampleHub::by_clock(&roots, Box::new(sent(receive, false)), 100, clock);
+    let mut hub = SampleHub::by_clock(&roots, Box::new(sent(receive, false)), 100, clock);
+    Arc::get_mut(&mut hub).expect("nobody else has it").least_recent = 1.0;
     let (group, rates) = (hub.group(0, true), hub.rates(0));
     let extent = Extent { space: SpaceId(4), start: 0, pages: 1 };
     let layout = Arc::new(Layout::new(PageSize::Huge, vec![extent]).unwrap());
@@ -226,7 +309,7 @@ fn base_pages_of_ranges_are_known_by_process_and_by_frame() {
     let frames: Vec<u8> =
         (0..512u64).flat_map(|page| (1 << 63 | (900 - page)).to_ne_bytes()).collect();
     std::fs::write(path, frames).unwrap();
-    group.follow(&layout, 0).unwrap();
+    group.follow(group_of(&layout, &[], 0)).unwrap();
     for tenth in 0..20 {
         ms.store(tenth * 100, Ordering::Relaxed);
         // Page 30 by its frame, page 44 by its address.
@@ -259,7 +342,7 @@ fn base_pages_of_ranges_are_known_by_process_and_by_frame() {
 fn a_group_that_leaves_has_no_samples() {
     let (_keep, _roots, send, hub) = host();
     let group = hub.group(0, false);
-    group.follow(&layout(4, 8, 4), 0).unwrap();
+    group.follow(group_of(&layout(4, 8, 4), &[], 0)).unwrap();
     drop(group);
     send.send(sample(None, 0, 109 * 4096)).unwrap();
     hub.poll();
