@@ -134,7 +134,7 @@ period_ms | count from 50 to 3600000 | length of a period (1000)
 discover_ms | count from 50 to 3600000 | how often control groups are looked for (2000)
 max_groups | count from 1 to 128 | groups at a time (16)
 max_processes | count from 1 to 65536 | processes of a group beyond which it is not managed (1024)
-sample_reads | auto, or count from 0 to 4294967295 | policies get one in so many reads that miss the last level, on a host that samples; 0: none; auto: as many as fit the bound on samples, none on a host without them (auto)
+sample_reads | auto, or count from 0 to 4294967295 | policies get one in so many reads that miss the last level, on a host that samples; 0: none; auto: up to 20,000 a second, none on a host without them (auto)
 hint_faults | bool | faults show how often base pages are accessed, of groups by ranges; a stock kernel can fall over by them: not for hosts in use (false)
 fix_conflicts | bool | leave to change kernel settings in the way, journaled and put back (true)
 fast_nodes | counts | nodes of the fast tier, where the firmware says nothing; both or none

@@ -101,7 +101,8 @@ class Machine(_Keys):
     Sizes are texts such as "512M", or bytes. Without `fast`, the fast tier is what the groups may
     use; without `slow`, the slow tier has no bound. `fidelity` "trace" plays every reference on
     `hardware` under the operating system `os`, in the way of `simulation`; `Machine.preset` has
-    hardware. `sample_reads` passes one read in so many to policies. The keys of live and virtual
+    hardware. `sample_reads` passes one read in so many to policies
+    ("auto" and without it: none of a simulated machine). The keys of live and virtual
     machines (`kernel`, `qemu`, `mechanisms`, `clock`, `window_instructions` and its companions, `full`,
     `hint_faults`, nodes) are there for files that are written.
 

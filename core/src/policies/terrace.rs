@@ -123,7 +123,7 @@ declare_parameters! {
 pub(super) const KIND: PolicyKind = PolicyKind {
     name: "terrace",
     summary: "moves what pays: adaptive EWMA horizon, granularity by region, costs weighed",
-    advice: "in simulations with counters or samples: the best or within 2 % of it in 39 of 40 new cases; with accessed bits alone, as live, it has lost up to 20 %: take amp there",
+    advice: "in simulations with counters or samples: the best or within 2 % of it in 39 of 40 new cases; with accessed bits alone, as on live machines without samples, it has lost up to 20 %: take amp there",
     source: "docs/policies.md",
     parameters: Parameters::DOCS,
     build: |value, _seed| Ok(Box::new(Terrace::new(parameters(KIND.name, value)?))),

@@ -27,7 +27,7 @@ use crate::roots::Roots;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub enum SampleReads {
-    /// As many as fit the bound on samples a second, where the host samples; elsewhere none.
+    /// Up to the bound on samples a second, where the host samples; elsewhere none.
     #[default]
     Auto,
     /// One in so many; a host that does not sample is refused. 0: none.
