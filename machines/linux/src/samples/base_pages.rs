@@ -3,8 +3,8 @@
 //! A sample names the base page that was read, of fast and of slow memory alike. Each counts less the
 //! older it is, so a count over the time that it stands for is the page's rate of late. Samples come
 //! independently of each other, so a count of `n` is off by some `√n`; a page without a sample may
-//! have had one just missed. A source may change for how many accesses a sample stands, so counts are
-//! of as many as the first one stood for.
+//! have had one just missed. A source may change how many accesses a sample is of, so counts are in the
+//! number of the first one.
 //!
 //! Ranges of 2 MB of which some page was sampled are kept, with all of their pages: which of them are
 //! not sampled is as good to know.
