@@ -1,6 +1,7 @@
 //! The policies, one file each, and their registry. To add one: write its file beside these,
 //! name it here, and add its row to [`REGISTRY`].
 
+mod access_unit;
 mod amp;
 mod colloid;
 mod first_touch;

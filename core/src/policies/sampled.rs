@@ -4,6 +4,7 @@
 //! period where bits are sampled several times. After
 //! a number of samples a page all counts are halved, so that hot pages cool.
 
+use super::access_unit::AccessUnit;
 use crate::features::ratio;
 use crate::remap::Remap;
 use crate::scan::Scan;
@@ -20,8 +21,9 @@ pub(super) struct SampleCounts {
     counts: Vec<u16>,
     cooling_samples_per_page: u32,
     since_cooling: u64,
-    /// Reads for each sample that the counts are of; 0 before there were any.
-    reads_per_sample: u32,
+    unit: AccessUnit,
+    /// Of the last period of which they were known.
+    last: Sampled,
 }
 
 /// The sums of a period's samples.
@@ -42,7 +44,8 @@ impl SampleCounts {
             counts: Vec::new(),
             cooling_samples_per_page,
             since_cooling: 0,
-            reads_per_sample: 0,
+            unit: AccessUnit::default(),
+            last: Sampled { hit_ratio: 0.0 },
         }
     }
 
@@ -53,8 +56,10 @@ impl SampleCounts {
     /// Adds a period, and cools when it is time.
     pub fn observe(&mut self, scan: &Scan) -> Sampled {
         let (mut all, mut hits) = (0u64, 0u64);
+        if !self.follow_unit(scan) {
+            return self.last;
+        }
         let samples = scan.samples();
-        self.follow_unit(scan);
         for page in scan.accessed.iter_ones() {
             let here = match (samples, &scan.counts) {
                 (Some(samples), _) => samples[page],
@@ -72,22 +77,24 @@ impl SampleCounts {
             self.since_cooling = 0;
             self.counts.iter_mut().for_each(|count| *count /= 2);
         }
-        Sampled { hit_ratio: ratio(hits, all) }
+        self.last = Sampled { hit_ratio: ratio(hits, all) };
+        self.last
     }
 
-    /// A processor may take another part of the reads from now on, and counts are in its unit.
-    fn follow_unit(&mut self, scan: &Scan) {
-        let counters = scan.counters.as_ref().filter(|counters| counters.samples.is_some());
-        let now = counters.map_or(self.reads_per_sample, |counters| counters.reads_per_sample);
-        let before = std::mem::replace(&mut self.reads_per_sample, now);
-        if now == before || now == 0 || before == 0 {
-            return;
+    /// Brings the counts to the unit of this period. Returns whether its accesses are known.
+    fn follow_unit(&mut self, scan: &Scan) -> bool {
+        let unit = self.unit.follow(scan);
+        if unit.is_new {
+            self.counts.fill(0);
+            self.since_cooling = 0;
+        } else if unit.factor != 1.0 {
+            for count in &mut self.counts {
+                // Beyond the largest it stays at that.
+                *count = (f32::from(*count) * unit.factor) as u16;
+            }
+            self.since_cooling = (self.since_cooling as f64 * f64::from(unit.factor)) as u64;
         }
-        let scaled = |count: u16| u64::from(count) * u64::from(before) / u64::from(now);
-        for count in &mut self.counts {
-            *count = scaled(*count).min(u16::MAX.into()) as u16;
-        }
-        self.since_cooling = self.since_cooling * u64::from(before) / u64::from(now);
+        unit.known
     }
 
     /// The count of each page.

@@ -50,6 +50,7 @@ mod others;
 mod rates;
 mod read_costs;
 
+use super::access_unit::AccessUnit;
 use crate::bits::PageBits;
 use crate::builder::PlanBuilder;
 use crate::declare_parameters;
@@ -157,8 +158,6 @@ const LONG: usize = HORIZONS - 1;
 const APPLIED: [&str; HORIZONS] = ["terrace-short", "terrace-middle", "terrace-long"];
 /// A program that allocates more than one page in so many in a period is still setting itself up.
 const GROWTH: usize = 64;
-/// After so many periods without samples there are none any more, and bits count again.
-const MOST_WITHOUT_SAMPLES: u32 = 16;
 /// Part of the placement's score that is kept after a period.
 const STANDING_KEEP: f64 = 0.98;
 /// Region whose pages are taken to be alike.
@@ -203,10 +202,7 @@ struct Terrace {
     sampled: bool,
     /// Whether they are from accessed bits that were sampled several times in the period.
     bits_sampled: bool,
-    /// Reads for each sample that rates are of; 0 before there were any.
-    reads_per_sample: u32,
-    /// Periods in a row without samples.
-    without_samples: u32,
+    unit: AccessUnit,
 }
 
 impl Terrace {
@@ -236,44 +232,43 @@ impl Terrace {
             reads: Vec::new(),
             sampled: false,
             bits_sampled: false,
-            reads_per_sample: 0,
-            without_samples: 0,
+            unit: AccessUnit::default(),
             parameters,
         }
     }
 
     /// Takes units of reads of each page in the period; whether they are known.
     fn take_reads(&mut self, scan: &Scan) -> bool {
-        let samples = scan.samples();
-        self.without_samples =
-            if samples.is_some() { 0 } else { self.without_samples.saturating_add(1) };
-        if self.without_samples == MOST_WITHOUT_SAMPLES && self.ledger.by_latency() {
-            self.ledger.forget_latencies(self.parameters.pair_accesses);
-            self.rates.scale(0.0);
+        let unit = self.unit.follow(scan);
+        if unit.is_new {
+            self.begin_anew();
         }
-        // Bits say nothing in the unit of samples.
-        let unknown = samples.is_none() && self.ledger.by_latency();
-        self.sampled = samples.is_some() || unknown;
+        self.rates.scale(unit.factor);
+        self.sampled = unit.by_samples;
         self.bits_sampled = !self.sampled && scan.counts.is_some();
-        if unknown {
+        if !unit.known {
             self.reads = vec![0.0; scan.pages()];
             return false;
         }
-        let Some(samples) = samples else {
+        let Some(samples) = scan.samples() else {
             self.reads = self.estimate.reads(scan, self.parameters.count_reads);
             return true;
         };
-        let now = scan.counters.as_ref().map_or(0, |counters| counters.reads_per_sample);
-        let before = std::mem::replace(&mut self.reads_per_sample, now);
-        if now > 0 && before > 0 && now != before {
-            // Rates are in samples of this number.
-            self.rates.scale(before as f32 / now as f32);
-        }
         self.reads = vec![0.0; scan.pages()];
         for page in scan.accessed.iter_ones() {
             self.reads[page] = f32::from(samples[page]);
         }
         true
+    }
+
+    /// Counts in another unit from now on: rates and gains of the one before say nothing.
+    fn begin_anew(&mut self) {
+        self.ledger = Ledger::new(self.parameters.pair_accesses, self.parameters.weigh_reads);
+        self.rates.clear();
+        for shadow in &mut self.shadows {
+            (shadow.score, shadow.debt) = (0.0, 0.0);
+        }
+        (self.standing, self.likeness, self.settled) = (0.0, 0.0, 0);
     }
 
     /// Reads of the pages that are fast in a placement.

@@ -80,8 +80,11 @@ pub(crate) trait BaseRates: Send {
     fn forget(&self, _pid: u32, _addresses: &[u64]) {}
 }
 
-/// Rates of base pages by the first of two sources that knows any.
+/// Rates of base pages by the first of two sources that knows any now.
 struct FirstOf(Box<dyn BaseRates>, Box<dyn BaseRates>);
+
+/// Versions are even by the second of two sources and odd by the first, so that they differ.
+const SOURCES: u64 = 2;
 
 impl FirstOf {
     fn now(&self) -> &dyn BaseRates {
@@ -91,7 +94,10 @@ impl FirstOf {
 
 impl BaseRates for FirstOf {
     fn version(&self) -> u64 {
-        self.0.version() + self.1.version()
+        match self.0.version() {
+            0 => self.1.version() * SOURCES,
+            first => first * SOURCES + 1,
+        }
     }
 
     fn of_range(&self, pid: u32, start: u64) -> Option<Vec<Observed>> {

@@ -149,12 +149,6 @@ impl Ledger {
         }
     }
 
-    /// Samples have ended, so costs are a guess in accesses as at the beginning.
-    pub fn forget_latencies(&mut self, pair: f64) {
-        (self.by_latency, self.latencies) = (false, [[0.0; 2]; 2]);
-        (self.gain, self.pair) = (1.0, [pair; 2]);
-    }
-
     fn spent(&mut self, moved_pairs: u64, measured: Option<f64>) -> f64 {
         let Some((pairs, due, form)) = self.last.take() else { return 0.0 };
         // Where costs are a guess, moves that failed have none.
@@ -172,11 +166,6 @@ impl Ledger {
     /// Cost of a unit of reads of the last period when it is slow.
     pub fn read_cost(&self) -> f64 {
         self.gain * self.weight
-    }
-
-    /// Whether costs are by the latencies of sampled reads.
-    pub fn by_latency(&self) -> bool {
-        self.by_latency
     }
 
     /// Whether costs are in time: measured, or by the latencies of sampled reads.

@@ -70,7 +70,15 @@ impl Rates {
 
     /// Reads count in another unit from now on: so many of it for one of the unit before.
     pub fn scale(&mut self, factor: f32) {
-        self.averages.iter_mut().flatten().for_each(|average| *average *= factor);
+        if factor != 1.0 {
+            self.averages.iter_mut().flatten().for_each(|average| *average *= factor);
+        }
+    }
+
+    /// Nothing has been observed.
+    pub fn clear(&mut self) {
+        self.averages.iter_mut().flatten().for_each(|average| *average = 0.0);
+        self.seen = [0.0; HORIZONS];
     }
 
     /// The first so many horizons take over the averages of the shortest: the earlier ones are of

@@ -152,9 +152,10 @@ impl Host {
         parts.flatten().collect()
     }
 
-    /// The first signal that knows rates of base pages, if there is one.
+    /// Rates of base pages by the signals that know some, the first of them first.
     fn base_rates(&self, slot: u32) -> Option<Box<dyn BaseRates>> {
-        self.signals.iter().find_map(|(_, signal)| Arc::clone(signal).base_rates(slot))
+        let all = self.signals.iter().map(|(_, signal)| Arc::clone(signal).base_rates(slot));
+        all.fold(None, refiner::first_of)
     }
 
     /// Groups that use a kernel thread.

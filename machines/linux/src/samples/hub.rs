@@ -267,16 +267,17 @@ pub(crate) struct SampledRates {
 }
 
 impl BaseRates for SampledRates {
+    /// 0 while the group has no samples: others know more then.
     fn version(&self) -> u64 {
         let inner = self.hub.inner();
-        let pages = inner.members.get(&self.slot).and_then(|member| member.base_pages.as_ref());
-        pages.map_or(0, BasePages::version)
+        let member = inner.members.get(&self.slot).filter(|member| member.has_samples());
+        member.and_then(|member| member.base_pages.as_ref()).map_or(0, BasePages::version)
     }
 
     fn of_range(&self, pid: u32, start: u64) -> Option<Vec<Observed>> {
         let inner = self.hub.inner();
-        let pages = inner.members.get(&self.slot)?.base_pages.as_ref()?;
-        pages.of_range(pid, start, inner.accesses_per_sample)
+        let member = inner.members.get(&self.slot).filter(|member| member.has_samples())?;
+        member.base_pages.as_ref()?.of_range(pid, start, inner.accesses_per_sample)
     }
 }
 
@@ -350,7 +351,7 @@ impl GroupSamples {
         if !Arc::ptr_eq(&member.layout, layout) {
             return None;
         }
-        if !member.is_sampled(self.hub.least_recent) {
+        if !member.count_recent(self.hub.least_recent) {
             member.end_period();
             return None;
         }

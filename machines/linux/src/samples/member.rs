@@ -95,8 +95,8 @@ impl Member {
         let remap = Remap::between(&before.layout, layout);
         let samples = remap.values(&before.samples, 0, pages);
         // Of pages that are gone samples are gone, too.
-        let accesses =
-            (before.accesses * sum(&samples)).checked_div(sum(&before.samples)).unwrap_or(0);
+        let kept = u128::from(before.accesses) * u128::from(sum(&samples));
+        let accesses = kept.checked_div(sum(&before.samples).into()).unwrap_or(0) as u64;
         let cycles = remap.values(&before.cycles, 0, pages);
         let base_pages = before.base_pages;
         Member { samples, accesses, cycles, base_pages, recent, is_sampled, ..new }
@@ -130,8 +130,10 @@ impl Member {
     /// This page and this base page of it were read, and the sample stands for so many accesses.
     pub(super) fn add(&mut self, place: Place, sample: &MemorySample, accesses: u32) {
         let Place { page, base, by_frame } = place;
-        self.samples[page] = self.samples[page].saturating_add(1);
-        self.accesses += u64::from(accesses);
+        if self.samples[page] < u16::MAX {
+            self.samples[page] += 1;
+            self.accesses += u64::from(accesses);
+        }
         self.cycles[page] = self.cycles[page].saturating_add(sample.weight_cycles);
         if let Some(base_pages) = &mut self.base_pages
             // A hot page that has come would seem to be the cold one that was there before.
@@ -152,9 +154,14 @@ impl Member {
     /// Whether the group has samples at all, with those of this period. Of one whose accesses the
     /// processor does not sample, such as a guest's or stores alone, they would say that nothing is
     /// accessed.
-    pub(super) fn is_sampled(&mut self, least_recent: f64) -> bool {
+    pub(super) fn count_recent(&mut self, least_recent: f64) -> bool {
         self.recent = self.recent * RECENT_KEEP + sum(&self.samples) as f64;
         self.is_sampled = self.recent >= least_recent * if self.is_sampled { 0.1 } else { 1.0 };
+        self.is_sampled
+    }
+
+    /// The same, as it was in the last period.
+    pub(super) fn has_samples(&self) -> bool {
         self.is_sampled
     }
 

@@ -136,12 +136,12 @@ impl Pmu {
 
     /// Another number of events for each sample, where too many samples come or few.
     fn keep_pace(&mut self) -> IoResult<()> {
-        let samples = self.counts().samples;
-        let wanted = self.pace.as_mut().and_then(|p| p.count(self.since.elapsed(), samples));
+        // Those that found no room in a ring were taken, too.
+        let RecordCounts { samples, lost, .. } = self.counts();
+        let (now, taken) = (self.since.elapsed(), samples.saturating_add(lost));
+        let wanted = self.pace.as_mut().and_then(|pace| pace.count(now, taken));
         let (Some(wanted), Some(pace)) = (wanted, &mut self.pace) else { return Ok(()) };
-        for of_cpu in &self.all {
-            of_cpu.ring.set_period(wanted)?;
-        }
+        for_all(&self.all, |of_cpu| of_cpu.ring.set_period(wanted))?;
         pace.set(wanted);
         self.event.period = wanted;
         tracing::debug!(events = wanted, "for each sample of reads");
@@ -150,7 +150,8 @@ impl Pmu {
 
     /// Follows processors that came online or went, whose events the kernel takes away for good.
     fn follow_cpus(&mut self) {
-        if self.checked.elapsed() < CHECK_CPUS_EVERY || self.all.iter().any(|e| e.cpu.is_none()) {
+        let is_due = self.all.is_empty() || self.checked.elapsed() >= CHECK_CPUS_EVERY;
+        if !is_due || self.all.iter().any(|of_cpu| of_cpu.cpu.is_none()) {
             return;
         }
         self.checked = Instant::now();
@@ -167,6 +168,11 @@ impl Pmu {
             }
         }
     }
+}
+
+/// Does it for all, and returns the first error.
+fn for_all(all: &[OfCpu], does: impl Fn(&OfCpu) -> IoResult<()>) -> IoResult<()> {
+    all.iter().map(does).fold(Ok(()), IoResult::and)
 }
 
 fn is_offline(error: &Error) -> bool {
@@ -200,8 +206,15 @@ impl SampleSource for Pmu {
     }
 
     fn sample(&mut self, on: bool) -> IoResult<()> {
+        if on && self.all.iter().all(|of_cpu| of_cpu.cpu.is_some()) {
+            // Those of a processor that was offline meanwhile are dead, and nothing says so.
+            for of_cpu in self.all.drain(..) {
+                self.gone.add(&of_cpu.reader.counts());
+            }
+        }
         self.on = on;
-        self.all.iter().try_for_each(|of_cpu| of_cpu.ring.enable(on))
+        self.follow_cpus();
+        for_all(&self.all, |of_cpu| of_cpu.ring.enable(on))
     }
 
     fn read(&mut self, take: &mut dyn FnMut(&MemorySample)) -> IoResult<()> {
