@@ -213,7 +213,8 @@ impl SampleHub {
     }
 
     /// Accesses that a sample stands for now.
-    pub fn accesses_per_sample(&self) -> u32 {
+    #[cfg(test)]
+    pub(super) fn accesses_per_sample(&self) -> u32 {
         self.inner().accesses_per_sample
     }
 

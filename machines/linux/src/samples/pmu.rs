@@ -242,18 +242,10 @@ impl SampleSource for Pmu {
 
 #[cfg(test)]
 mod tests {
+    use super::event::tests::host;
     use super::*;
     use crate::samples::hub::SampleHub;
-    use crate::testing::folder;
     use terrace_recordings::perf_record::IP;
-
-    const UNITS: &str = "sys/bus/event_source/devices";
-
-    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Roots) {
-        let files: Vec<_> = files.iter().map(|(p, t)| (format!("{UNITS}/{p}"), *t)).collect();
-        let files: Vec<_> = files.iter().map(|(p, t)| (p.as_str(), *t)).collect();
-        folder(&files)
-    }
 
     #[test]
     fn a_host_whose_processor_does_not_sample_says_so_in_a_line() {

@@ -188,14 +188,15 @@ fn term(unit: &Path, name: &str, value: u64, config: &mut [u64; 2]) -> Option<()
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::samples::pace::MOST_PER_S;
     use crate::testing::folder;
 
     const UNITS: &str = "sys/bus/event_source/devices";
 
-    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Roots) {
+    /// A host with these files of its event sources.
+    pub(in super::super) fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Roots) {
         let files: Vec<_> = files.iter().map(|(p, t)| (format!("{UNITS}/{p}"), *t)).collect();
         let files: Vec<_> = files.iter().map(|(p, t)| (p.as_str(), *t)).collect();
         folder(&files)
