@@ -225,4 +225,29 @@ mod tests {
         rates.rates(2, &layout, 0, &mut got);
         assert!(got[0] < 1e-3 && got[1] > 3.9, "{got:?}");
     }
+
+    #[test]
+    fn rates_follow_their_unit_and_begin_anew() {
+        let layout = Layout::contiguous(PageSize::Base, 2);
+        let mut rates = Rates::new([0.6, 0.95, 0.995]);
+        rates.remap(&Remap::from_nothing(&layout));
+        let of_all = |rates: &Rates| {
+            (0..HORIZONS)
+                .map(|horizon| {
+                    let mut all = Vec::new();
+                    rates.rates(horizon, &layout, 0, &mut all);
+                    (all[0].round(), all[1].round())
+                })
+                .collect::<Vec<_>>()
+        };
+        (0..10).for_each(|_| rates.observe(&[80.0, 8.0]));
+        assert_eq!(of_all(&rates), [(80.0, 8.0); HORIZONS]);
+        // Each sample stands for four times as many reads, and there are a quarter of them.
+        rates.scale(0.25);
+        rates.observe(&[20.0, 2.0]);
+        assert_eq!(of_all(&rates), [(20.0, 2.0); HORIZONS]);
+        rates.clear();
+        rates.observe(&[3.0, 5.0]);
+        assert_eq!(of_all(&rates), [(3.0, 5.0); HORIZONS], "a young average is no smaller");
+    }
 }
