@@ -270,6 +270,44 @@ command = ["sh", "-c", "exec awk 'BEGIN { for (i = 0; i < 150000; i++) a[i] = i;
     assert!(tracker_ms > 0.0 && (tracker_ms - tracker_ns as f64 / 1e6).abs() < 1e-6, "{row:#?}");
 }
 
+/// The time that a client measures is that of the machine's clock and counters. Behind the last mark a
+/// guest runs at another speed, which is in neither.
+#[test]
+fn requests_are_timed_by_the_client_as_long_as_by_the_clock() {
+    let folder = tempfile::tempdir().unwrap();
+    let experiment = r#"
+name = "requests"
+period_ms = 50
+periods = 5
+warm_up_periods = 3
+slowdown = false
+[machine]
+clock = "memory"
+fast = "512M"
+slow = "128M"
+[[groups]]
+name = "redis"
+policy = "first-touch"
+fast_ratio = 1.0
+page_size = "auto"
+[groups.workload]
+kind = "redis-zipf"
+footprint_mib = 8
+operations_per_s = 0
+pipeline = 16
+sweep_share = 0.0
+"#;
+    let out = compare(folder.path(), experiment, "first-touch");
+    let row = &read::<RunRow>(&out).unwrap()[0];
+    let clock = std::fs::read(out.join("clock/first-touch.json")).unwrap();
+    let clock: Value = serde_json::from_slice(&clock).unwrap();
+    let by_clock_ms = clock["while_programs_ran"]["time_ns"].as_f64().unwrap() / 1e6;
+    let by_client_ms = row.duration_ms.unwrap();
+    println!("{by_client_ms} ms by the client, {by_clock_ms} ms by the clock");
+    assert!(row.operations.is_some_and(|n| n > 10_000) && by_clock_ms > 50.0, "{row:#?}");
+    assert!((by_client_ms - by_clock_ms).abs() < 0.5, "{by_client_ms} {by_clock_ms} {row:#?}");
+}
+
 /// By the host's clock, as experiments are without a key.
 #[test]
 fn redis_keeps_its_data_while_its_pages_move() {

@@ -27,7 +27,7 @@ use terrace_workloads::redis::load::{Store, load};
 use terrace_workloads::redis::popularity::{Mix, Order, Shift};
 use terrace_workloads::redis::run::{Load, Marks, WriteWith, run};
 use terrace_workloads::redis::verify::verify;
-use terrace_workloads::session::DRIVE_READY;
+use terrace_workloads::session::{DRIVE_MEASURED, DRIVE_READY};
 
 /// Programs that make memory work for Terrace to manage.
 #[derive(Parser)]
@@ -435,7 +435,8 @@ fn redis(command: RedisCommand) -> anyhow::Result<()> {
             print(&result);
         }
         RedisCommand::Run(a) => {
-            let marks = a.measure_on_signal.then(Marks::on_signal).transpose();
+            let over = || print(&serde_json::json!({ "event": DRIVE_MEASURED }));
+            let marks = a.measure_on_signal.then(|| Marks::on_signal(over)).transpose();
             let marks = marks.context("catching SIGUSR1")?;
             if marks.is_some() {
                 print(&serde_json::json!({ "event": DRIVE_READY }));

@@ -52,19 +52,24 @@ pub struct Load {
 
 /// Says when what is measured begins, and then when the run ends.
 #[derive(Debug, Clone)]
-pub struct Marks(Arc<AtomicBool>);
+pub struct Marks {
+    raised: Arc<AtomicBool>,
+    /// Called as soon as the time that is measured is over.
+    over: fn(),
+}
 
 impl Marks {
-    /// SIGUSR1.
-    pub fn on_signal() -> std::io::Result<Self> {
+    /// SIGUSR1. `over` is called as soon as the time that is measured is over, before anything else is
+    /// done: whoever measures beside it waits for that.
+    pub fn on_signal(over: fn()) -> std::io::Result<Self> {
         let raised = Arc::new(AtomicBool::new(false));
         signal_hook::flag::register(signal_hook::consts::SIGUSR1, Arc::clone(&raised))?;
-        Ok(Marks(raised))
+        Ok(Marks { raised, over })
     }
 
     /// Whether there was a mark since the last call.
     fn next(&self) -> bool {
-        self.0.swap(false, Ordering::Relaxed)
+        self.raised.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -119,18 +124,20 @@ pub fn run(
         Some(rate) => full_round.min((rate / 50.0) as u64).max(1),
         None => full_round,
     };
-    loop {
+    let all = loop {
         let due = match load.operations_per_s {
             Some(rate) => Duration::from_secs_f64(issued as f64 / rate),
             None => start.elapsed(),
         };
         std::thread::sleep(due.min(load.duration).saturating_sub(start.elapsed()));
         if start.elapsed() >= load.duration {
-            break;
+            break start.elapsed();
         }
-        if load.marks.as_ref().is_some_and(Marks::next) {
+        if let Some(marks) = load.marks.as_ref().filter(|marks| marks.next()) {
             if measured.is_some() {
-                break;
+                let all = start.elapsed();
+                (marks.over)();
+                break all;
             }
             (client.latency, client.latency_from_due) = (histogram(), histogram());
             measured = Some(Measured { from: start.elapsed(), before: client.counts.operations() });
@@ -144,8 +151,7 @@ pub fn run(
             reported = Instant::now();
             progress(client.counts.progress(start.elapsed()));
         }
-    }
-    let all = start.elapsed();
+    };
     if let Some(path) = &load.versions {
         client.versions.save(path)?;
     }

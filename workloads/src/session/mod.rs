@@ -29,6 +29,10 @@ const RETRY: Duration = Duration::from_millis(20);
 const GRACE: Duration = Duration::from_secs(10);
 /// The event with which `drive` says that it catches marks.
 pub const DRIVE_READY: &str = "ready";
+/// The event with which `drive` says that what is measured is over.
+pub const DRIVE_MEASURED: &str = "measured";
+/// How long that is waited for.
+const MEASURED_WITHIN: Duration = Duration::from_secs(20);
 
 /// The nodes from which `main`'s new pages are allocated.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -266,6 +270,19 @@ impl Session {
         }
         drive.signal(Signal::USR1);
         Ok(())
+    }
+
+    /// Waits until `drive` has taken the second mark, or has ended, of which its result has more.
+    /// Whoever ends counters beside it does that afterwards, so that all are of the same time.
+    pub fn measured(&self) -> Result<(), SessionError> {
+        let Some(drive) = self.drive.as_ref().filter(|_| self.workload.drive_is_marked) else {
+            return Ok(());
+        };
+        if drive.says_or_ends_within(DRIVE_MEASURED, MEASURED_WITHIN) {
+            return Ok(());
+        }
+        let expected = format!("a line with event '{DRIVE_MEASURED}' after what is measured");
+        Err(drive.not_ready(expected, MEASURED_WITHIN.as_millis() as u64))
     }
 
     /// Writes a line to the standard input of `main`, if it is open.

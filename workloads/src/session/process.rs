@@ -41,6 +41,12 @@ struct Printed {
     ended: Option<Instant>,
 }
 
+impl Printed {
+    fn has_event(&self, name: &str) -> bool {
+        self.events.iter().any(|e| e["event"] == name)
+    }
+}
+
 #[derive(Default)]
 struct Output {
     printed: Mutex<Printed>,
@@ -219,7 +225,15 @@ impl Process {
     }
 
     pub fn has_event(&self, name: &str) -> bool {
-        self.output.read(|printed| printed.events.iter().any(|e| e["event"] == name))
+        self.output.read(|printed| printed.has_event(name))
+    }
+
+    /// Whether it prints this event, or ends, before the time is over.
+    pub fn says_or_ends_within(&self, name: &str, timeout: Duration) -> bool {
+        let printed = self.output.printed.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = |printed: &mut Printed| !printed.has_event(name) && printed.open > 0;
+        let waited = self.output.changed.wait_timeout_while(printed, timeout, waits);
+        !waits(&mut waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
     /// The last `result` event.
