@@ -61,7 +61,8 @@ audit:
 # Figures of speed and memory, one JSON object a line, in target/bench.json;
 # one part of them with BENCH=policy.
 bench:
-	$(CARGO) build --release --locked --package terrace-recorder-plugin
+	$(CARGO) build --release --locked --package terrace --package terrace-workloads \
+	    --package terrace-recorder-plugin
 	$(CARGO) run --release --locked --package terrace-bench -- $(BENCH)
 
 # The documents as a site, in target/site.

@@ -6,8 +6,8 @@
 
 mod measure;
 mod parts;
+mod variables;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -49,14 +49,5 @@ fn run(parts: &[&parts::Part]) -> anyhow::Result<()> {
     for part in parts {
         (part.run)(&mut report).with_context(|| format!("part '{}'", part.name))?;
     }
-    report.write(&target_folder().join("bench.json"))
-}
-
-/// The workspace's `target` folder: cargo provides this crate's folder; without cargo, that of the
-/// current folder.
-fn target_folder() -> PathBuf {
-    match std::env::var_os("CARGO_MANIFEST_DIR") {
-        Some(bench) => PathBuf::from(bench).join("../target"),
-        None => PathBuf::from("target"),
-    }
+    report.write(&variables::workspace().join("target/bench.json"))
 }

@@ -260,9 +260,9 @@ command = ["sh", "-c", "exec awk 'BEGIN { for (i = 0; i < 150000; i++) a[i] = i;
     println!("slowdown {slowdown}, measured {duration_ms} ms");
     assert!((1.01..2.0).contains(&slowdown), "{row:#?}");
     assert!((150.0..250.0).contains(&duration_ms), "{row:#?}");
-    // Processor times are those of the last periods, which were timed.
+    // Processor times are those of the last periods, which were timed: two, or more where they are short.
     let timed = row.measured_periods.unwrap() as usize;
-    assert!((1..=2).contains(&timed), "{row:#?}");
+    assert!((1..=4).contains(&timed), "{row:#?}");
     let periods = read::<PeriodRow>(&out).unwrap();
     let last = periods.iter().rev().filter(|period| period.run == row.run).take(timed);
     let tracker_ns: u64 = last.filter_map(|period| period.tracker_cpu_ns).sum();

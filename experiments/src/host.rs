@@ -482,7 +482,7 @@ fn under_policies(
         let ended: Vec<_> = ended.collect();
         let all = !ended.is_empty() && ended.iter().all(|e| matches!(e, Ok(true)));
         died = marked.err().or_else(|| ended.into_iter().find_map(Result::err));
-        periods > experiment.periods || all || died.is_some() || stop.load(Ordering::Relaxed)
+        !measured.goes_on() || all || died.is_some() || stop.load(Ordering::Relaxed)
     })?;
     let begun = measured.end();
     let notes = external::notes(&mut engine);

@@ -2,6 +2,7 @@
 //! the processor time of kernel threads meanwhile.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use terrace_core::{InputError, refuse};
 use terrace_linux::bystanders;
@@ -19,8 +20,12 @@ pub(crate) struct Measured {
     roots: Roots,
     warm_up_periods: u64,
     periods: u64,
+    period: Duration,
     /// Periods that are over.
     over: u64,
+    /// When what is measured after a warm-up began.
+    begun: Option<Instant>,
+    has_ended: bool,
     begin: Option<KernelThreads>,
     end: Option<KernelThreads>,
 }
@@ -33,8 +38,17 @@ impl Measured {
 
     fn below(roots: Roots, experiment: &Experiment) -> Self {
         let Experiment { periods, warm_up_periods, .. } = *experiment;
-        let mut measured =
-            Self { roots, warm_up_periods, periods, over: 0, begin: None, end: None };
+        let mut measured = Self {
+            roots,
+            warm_up_periods,
+            periods,
+            period: Duration::from_millis(experiment.period_ms),
+            over: 0,
+            begun: None,
+            has_ended: false,
+            begin: None,
+            end: None,
+        };
         measured.begin = measured.threads();
         measured
     }
@@ -42,6 +56,26 @@ impl Measured {
     /// A kernel that does not report them gives no rows: nothing else of a run depends on them.
     fn threads(&self) -> Option<KernelThreads> {
         KernelThreads::read(&self.roots).ok()
+    }
+
+    /// Whether another period belongs to the run. After a warm-up as much time is measured as its
+    /// periods should take: moves may make the last one before late, and those that follow short. It
+    /// is no more than twice as many periods.
+    pub fn goes_on(&self) -> bool {
+        if self.warm_up_periods == 0 {
+            return self.over < self.periods;
+        }
+        !self.has_ended
+    }
+
+    /// Whether so much has been measured.
+    fn is_enough(&self) -> bool {
+        let Some(begun) = self.begun else { return false };
+        let wanted = self.periods - self.warm_up_periods;
+        let measured = self.over.saturating_sub(self.warm_up_periods);
+        let length = |periods: u64| self.period * u32::try_from(periods).unwrap_or(u32::MAX);
+        measured >= wanted
+            && (begun.elapsed() + self.period / 2 >= length(wanted) || measured >= 2 * wanted)
     }
 
     /// Marks the end of so many periods.
@@ -61,9 +95,11 @@ impl Measured {
                 drives.for_each(|pid| bystanders::bring_to_fast(topology, pid));
                 self.begin = self.threads();
                 mark(Mark::Begin);
+                self.begun = Some(Instant::now());
                 return sessions.try_for_each(Session::mark);
             }
-            over if over == self.periods => {
+            _ if self.is_enough() => {
+                self.has_ended = true;
                 // The programs end when they get the mark. The clock of a virtual machine goes on at
                 // another speed after the end, so all of them have taken theirs before.
                 sessions.clone().try_for_each(Session::mark)?;
@@ -113,6 +149,31 @@ mod tests {
 
     use super::*;
 
+    /// So much of what is measured passes.
+    fn passes(measured: &mut Measured, time: Duration) {
+        measured.begun = measured.begun.map(|begun| begun.checked_sub(time).unwrap());
+    }
+
+    #[test]
+    fn as_much_time_is_measured_as_the_periods_should_take() {
+        let text = "name = \"e\"\nperiod_ms = 1000\nperiods = 6\nwarm_up_periods = 4\n[[groups]]\n\
+                    name = \"a\"\nfast_ratio = 0.5\nworkload = { kind = \"zipf\" }\n";
+        let experiment = Experiment::parse(text, PathBuf::from(".")).unwrap();
+        let host = tempfile::tempdir().unwrap();
+        let topology = Topology { tiers: Vec::new(), source: TierSource::Given };
+        // The time of each period behind the warm-up, and how many there are.
+        for (ms, periods) in [(1000, 2), (900, 2), (100, 4), (500, 3), (3000, 2)] {
+            let mut measured = Measured::below(Roots::below(host.path()), &experiment);
+            let mut over = 0;
+            while measured.goes_on() {
+                passes(&mut measured, Duration::from_millis(ms));
+                over += 1;
+                measured.between_periods(over, &topology, std::iter::empty()).unwrap();
+            }
+            assert_eq!(over, 4 + periods, "periods of {ms} ms");
+        }
+    }
+
     #[test]
     fn threads_are_measured_after_the_warm_up_and_to_the_end() {
         let host = tempfile::tempdir().unwrap();
@@ -134,8 +195,11 @@ mod tests {
             let topology = Topology { tiers: Vec::new(), source: TierSource::Given };
             for over in 1..=6 {
                 put(1_000_000 * (over + 1));
+                assert!(measured.goes_on());
                 measured.between_periods(over, &topology, std::iter::empty()).unwrap();
+                passes(&mut measured, Duration::from_millis(100));
             }
+            assert!(!measured.goes_on());
             put(20_000_000);
             measured.end().unwrap();
             let rows = measured.rows("lru");

@@ -93,7 +93,7 @@ pub(crate) fn run(
     let mut held_bytes = vec![0; rows.len()];
     mark(Mark::Period);
     let mut periods = Periods::begin(experiment);
-    while !stop.load(Ordering::Relaxed) {
+    while measured.goes_on() && !stop.load(Ordering::Relaxed) {
         let Some(number) = periods.next(&mut sessions)? else { break };
         let programs = sessions.iter().flatten();
         measured.between_periods(number + 1, host.topology(), programs)?;
@@ -144,7 +144,6 @@ pub(crate) fn run(
 struct Periods {
     due: Instant,
     length: Duration,
-    count: u64,
     ended: u64,
     programs_ended: bool,
 }
@@ -154,16 +153,14 @@ impl Periods {
         Self {
             due: Instant::now(),
             length: Duration::from_millis(experiment.period_ms),
-            count: experiment.periods,
             ended: 0,
             programs_ended: false,
         }
     }
 
-    /// Waits until the next one has ended and returns its number; `None` where there is none more, or
-    /// all programs have ended.
+    /// Waits until the next one has ended and returns its number; `None` where all programs have ended.
     fn next(&mut self, sessions: &mut [Option<Session>]) -> anyhow::Result<Option<u64>> {
-        if self.programs_ended || self.ended == self.count {
+        if self.programs_ended {
             return Ok(None);
         }
         self.due += self.length;

@@ -9,6 +9,7 @@ mod plan;
 mod policies;
 mod policy;
 mod profile;
+mod programs;
 mod rack;
 mod record;
 mod sample;
@@ -38,6 +39,7 @@ pub static PARTS: &[Part] = &[
     sample::PART,
     estimate::PART,
     policies::PART,
+    programs::PART,
     rack::PART,
     clock::PART,
 ];

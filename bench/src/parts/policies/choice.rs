@@ -5,10 +5,9 @@
 //! `TERRACE_SIGNALS`: the signals that policies get, of samples, counters and bits; `TERRACE_POLICIES`: policies,
 //! and the bound. With less than samples only Terrace's policy is run where no policies are named.
 
-use anyhow::{Context, bail};
-
 use super::evaluate::Signals;
 use super::{BOUND, POLICIES, RATIOS, SETS};
+use crate::variables::list;
 
 /// The selection; `None`: everything.
 pub struct Choice {
@@ -69,19 +68,4 @@ impl Choice {
 
 fn has(chosen: &Option<Vec<String>>, name: &str) -> bool {
     chosen.as_ref().is_none_or(|names| names.iter().any(|n| n == name))
-}
-
-/// The names in a variable, all of which must be known.
-fn list(
-    variable: &str,
-    known: impl IntoIterator<Item = String>,
-) -> anyhow::Result<Option<Vec<String>>> {
-    let Some(value) = std::env::var_os(variable) else { return Ok(None) };
-    let value = value.into_string().ok().with_context(|| format!("{variable} is not text"))?;
-    let known: Vec<String> = known.into_iter().collect();
-    let names: Vec<String> = value.split(',').map(|name| name.trim().to_owned()).collect();
-    match names.iter().find(|name| !known.contains(name)) {
-        Some(got) => bail!("{variable} has '{got}'; expected some of {}", known.join(",")),
-        None => Ok(Some(names)),
-    }
 }

@@ -1,0 +1,218 @@
+//! Programs that nobody here wrote, live and in simulated time: each file of `examples/programs` with about
+//! 25, 50 and 75 % of its memory fast, with nothing moved, under Linux's own tiering, and under policies.
+//!
+//! Each case is one `terrace compare` with its results in a folder of its own, so an experiment that
+//! was interrupted goes on where it stopped. `TERRACE_LIVE` names the folder of all
+//! (`target/programs`), `TERRACE_PROGRAMS` and `TERRACE_SHARES` select programs and percents,
+//! `TERRACE_RUNS` is the number of runs of each case (1). The `terrace` beside this program is run.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail, ensure};
+use terrace_core::size::Size;
+use terrace_experiments::Experiment;
+use terrace_results::{ALL_FAST, RunRow, read};
+
+use super::Part;
+use crate::measure::Report;
+use crate::variables::{list, workspace};
+
+pub const PART: Part = Part {
+    name: "programs",
+    measures: "packaged programs in simulated time: slowdown with nothing moved, under Linux and policies",
+    run,
+};
+
+/// Percents of a program's memory, by the rough half that its file has.
+const SHARES: [u64; 3] = [25, 50, 75];
+const SHARE_OF_FILE: u64 = 50;
+/// What Linux does by itself, and policies, in the order of the figures.
+const RIVALS: [&str; 2] = ["nothing", "linux"];
+const POLICIES: [&str; 2] = ["amp", "terrace"];
+/// The policy whose place among the others is counted, and what counts as the best.
+const OURS: &str = "terrace";
+const AS_GOOD: f64 = 1.02;
+
+/// A program at one share of fast memory, for one time.
+struct Case {
+    program: String,
+    share: u64,
+    run: u64,
+}
+
+impl Case {
+    fn name(&self) -> String {
+        format!("{}-{}-{}", self.program, self.share, self.run)
+    }
+}
+
+/// What one run gave: its slowdown, and the share of lines that came from fast memory.
+#[derive(Clone, Copy)]
+struct Cell {
+    slowdown: f64,
+    fast_lines: f64,
+}
+
+fn run(report: &mut Report) -> anyhow::Result<()> {
+    let examples = workspace().join("examples/programs");
+    let all = names(&examples)?;
+    let programs = list("TERRACE_PROGRAMS", all.clone())?.unwrap_or(all);
+    let all = SHARES.map(|share| share.to_string());
+    let shares = list("TERRACE_SHARES", all.clone())?.unwrap_or(all.to_vec());
+    let runs = std::env::var("TERRACE_RUNS").unwrap_or_else(|_| "1".to_owned());
+    let runs: u64 = runs.parse().ok().filter(|n| *n > 0).with_context(|| {
+        format!("TERRACE_RUNS = '{runs}'; expected a number of runs of each case, 1 or more")
+    })?;
+    let terrace = std::env::current_exe()?.with_file_name("terrace");
+    let folder = std::env::var_os("TERRACE_LIVE").map(PathBuf::from);
+    let folder = std::path::absolute(folder.unwrap_or(workspace().join("target/programs")))?;
+    is_of_this_build(&folder, &terrace)?;
+
+    let mut cases = Vec::new();
+    for run in 1..=runs {
+        for share in &shares {
+            let share = share.parse()?;
+            let case = |program: &String| Case { program: program.clone(), share, run };
+            cases.extend(programs.iter().map(case));
+        }
+    }
+    let jobs = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let done = terrace_jobs::try_all(&cases, jobs, |case| {
+        measure(case, &examples, &folder, &terrace).with_context(|| case.name())
+    })?;
+    let mut of_cell: BTreeMap<(u64, &str, &str), Vec<Cell>> = BTreeMap::new();
+    for (case, cells) in cases.iter().zip(&done) {
+        for (system, cell) in RIVALS.iter().chain(&POLICIES).zip(cells) {
+            of_cell.entry((case.share, &case.program, system)).or_default().push(*cell);
+        }
+    }
+    for ((share, program, system), cells) in &of_cell {
+        let name = |what: &str| format!("programs.{program}.{share}.{system}.{what}");
+        let spread: Vec<String> =
+            cells.iter().map(|cell| format!("{:.3}", cell.slowdown)).collect();
+        let conditions = format!("runs: {}; default settings, server-ddr5-cxl", spread.join(", "));
+        report.add(&name("slowdown_x"), mean(cells), "times", &conditions)?;
+        let lines = cells.iter().map(|cell| cell.fast_lines).sum::<f64>() / cells.len() as f64;
+        report.add(&name("fast_lines_share"), lines, "share", &conditions)?;
+    }
+    let means = of_cell.into_iter().map(|(key, cells)| (key, mean(&cells))).collect();
+    summary(&means, report)
+}
+
+/// The geometric mean of the slowdowns of a cell's runs.
+fn mean(cells: &[Cell]) -> f64 {
+    geometric(cells.iter().map(|cell| cell.slowdown))
+}
+
+fn geometric(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, n) = values.fold((0.0, 0.0), |(sum, n), value: f64| (sum + value.ln(), n + 1.0));
+    f64::exp(sum / n)
+}
+
+/// By share: the geometric mean of every system, in how many programs ours is best or within 2 % of
+/// the best, and the most that it is behind nothing moved and behind Linux.
+fn summary(means: &BTreeMap<(u64, &str, &str), f64>, report: &mut Report) -> anyhow::Result<()> {
+    let shares: std::collections::BTreeSet<u64> = means.keys().map(|key| key.0).collect();
+    for share in shares {
+        let of = |system: &str| -> Vec<f64> {
+            let here = means.iter().filter(|(key, _)| key.0 == share && key.2 == system);
+            here.map(|(_, slowdown)| *slowdown).collect()
+        };
+        let ours = of(OURS);
+        let conditions = format!("{} programs", ours.len());
+        for system in RIVALS.iter().chain(&POLICIES) {
+            let name = format!("programs.{share}.{system}.geometric_mean_x");
+            report.add(&name, geometric(of(system).into_iter()), "times", &conditions)?;
+        }
+        let all: Vec<Vec<f64>> = RIVALS.iter().chain(&POLICIES).map(|system| of(system)).collect();
+        let best = |program: usize| {
+            all.iter().map(|system| system[program]).fold(f64::INFINITY, f64::min)
+        };
+        let as_good = ours.iter().enumerate().filter(|(n, own)| **own <= AS_GOOD * best(*n)).count();
+        let name = format!("programs.{share}.terrace.best_or_within_2_percent");
+        report.add(&name, as_good as f64, "programs", &conditions)?;
+        for (rival, slowdowns) in RIVALS.iter().zip(&all) {
+            let behind = ours.iter().zip(slowdowns).map(|(own, other)| own / other);
+            let name = format!("programs.{share}.terrace.most_over_{rival}_x");
+            report.add(&name, behind.fold(0.0, f64::max), "times", &conditions)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a case that has no results yet; its cells in the order of the systems.
+fn measure(
+    case: &Case,
+    examples: &Path,
+    folder: &Path,
+    terrace: &Path,
+) -> anyhow::Result<Vec<Cell>> {
+    let out = folder.join(case.name());
+    if !out.join("report.html").is_file() {
+        let mut experiment = Experiment::read(&examples.join(format!("{}.toml", case.program)))?;
+        experiment.seed = case.run;
+        let [group] = experiment.groups.as_mut_slice() else { bail!("expected one group") };
+        let half = group.fast.context("expected a size of fast memory")?.0;
+        group.fast = Some(Size(half * case.share / SHARE_OF_FILE));
+        let file = folder.join(format!("{}.toml", case.name()));
+        fs::write(&file, toml::to_string(&experiment)?).with_context(|| file.display().to_string())?;
+        let mut command = Command::new(terrace);
+        command.arg("compare").arg(&file).args(["--machine", "vm", "--jobs", "1", "--force"]);
+        command.args(["--rivals", &RIVALS.join(",")]).args(["--policies", &POLICIES.join(",")]);
+        let output = command.arg("--out").arg(&out).output().context(terrace.display().to_string())?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.success(),
+            "terrace compare ended with {}: {}",
+            output.status,
+            errors.lines().last().unwrap_or("nothing printed")
+        );
+    }
+    let rows: Vec<RunRow> = read(&out)?;
+    ensure!(rows.iter().any(|row| row.policy == ALL_FAST), "no run with all memory fast");
+    let cell = |system: &&str| {
+        let row = rows.iter().find(|row| row.policy == *system);
+        let row = row.with_context(|| format!("no run under {system} in {}", out.display()))?;
+        let [Some(slowdown), Some(fast_lines)] = [row.slowdown, row.reference_hit_ratio] else {
+            bail!("no slowdown of {system} in {}", out.display());
+        };
+        Ok(Cell { slowdown, fast_lines })
+    };
+    RIVALS.iter().chain(&POLICIES).map(cell).collect()
+}
+
+/// Makes the folder; refuses one with cells of another build.
+fn is_of_this_build(folder: &Path, terrace: &Path) -> anyhow::Result<()> {
+    let hint = || format!("{}; make it with 'cargo build --release'", terrace.display());
+    let output = Command::new(terrace).arg("--version").output().with_context(hint)?;
+    let this = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    let note = folder.join("build");
+    match fs::read_to_string(&note) {
+        Ok(build) => ensure!(
+            build == this,
+            "{} has runs of {build}; expected {this}: remove it, or name another folder by TERRACE_LIVE",
+            folder.display()
+        ),
+        Err(_) => fs::write(&note, &this).with_context(|| note.display().to_string())?,
+    }
+    Ok(())
+}
+
+/// The programs that have a file, by name.
+fn names(examples: &Path) -> anyhow::Result<Vec<String>> {
+    let files = fs::read_dir(examples).with_context(|| examples.display().to_string())?;
+    let mut names = Vec::new();
+    for file in files {
+        let path = file?.path();
+        let stem = path.file_stem().and_then(|stem| stem.to_str());
+        if let (Some(stem), true) = (stem, path.extension().is_some_and(|e| e == "toml")) {
+            names.push(stem.to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
