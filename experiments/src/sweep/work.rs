@@ -222,9 +222,15 @@ impl Drop for Part {
     }
 }
 
+/// The host, and the namespace that its process numbers are of: containers may have one name, and each
+/// has numbers of its own.
 fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect()
+    let numbers = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    let plain = |text: &str| -> String {
+        text.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').collect()
+    };
+    format!("{}-{}", plain(name.trim()), plain(&numbers.to_string_lossy()))
 }
 
 /// Removes leftovers of processes of this host that have ended.
@@ -245,6 +251,21 @@ fn tidy(cells: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_ended_processes_are_removed_and_those_of_other_containers_stay() {
+        let out = tempfile::tempdir().unwrap();
+        let cells = out.path().join("cells");
+        let part = |host: &str, process: u32| cells.join(format!(".hash.{host}.{process}.0.part"));
+        // The first process of a container with this host's name, which is not that of this host; and
+        // one that has ended, for there are no such numbers.
+        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        let others = part(&format!("{}-pid1", name.trim()), 4_300_000);
+        let (ended, own) = (part(&host(), 4_300_000), part(&host(), std::process::id()));
+        [&others, &ended, &own].map(|folder| fs::create_dir_all(folder).unwrap());
+        prepare(out.path()).unwrap();
+        assert!(others.is_dir() && own.is_dir() && !ended.exists());
+    }
 
     #[test]
     fn no_cell_is_begun_after_an_error_of_the_reader_of_outcomes() {
