@@ -73,6 +73,8 @@ struct Sink<'a> {
 #[derive(Debug, Clone, Copy, Default)]
 struct Totals {
     snapshots: u64,
+    /// Snapshots of which regions were lost.
+    incomplete: u64,
     regions: u64,
     accesses: u64,
     region_bytes: u64,
@@ -144,6 +146,7 @@ fn run(
         counts: vec![
             ("targets", targets),
             ("snapshots", totals.snapshots),
+            ("incomplete", totals.incomplete),
             ("regions", totals.regions),
             ("accesses", totals.accesses),
             ("region_bytes", totals.region_bytes),

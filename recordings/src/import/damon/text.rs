@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Times are those at which snapshots end; the last number, the region's age, is not always there.
-//! Lines of other tracepoints are skipped.
+//! Lines of other tracepoints are skipped. Perf may lose lines: a snapshot is left out, and counted, where
+//! the next one begins before it has all of its regions.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +18,11 @@ use super::{
 pub(super) const EVENT: &str = "damon_aggregated:";
 
 pub(super) fn read(input: &mut Input, sink: &mut Sink<'_>) -> Result<ReadUp, ImportError> {
-    // The regions of a snapshot come in sequence, but those of several targets may be mixed.
-    let mut open: BTreeMap<u64, Snapshot> = BTreeMap::new();
+    // By target, with the number of regions that it has: the regions of a snapshot come in sequence, but
+    // those of several targets may be mixed.
+    let mut open: BTreeMap<u64, (u64, Snapshot)> = BTreeMap::new();
     let mut held = 0;
+    let mut last = None;
     let mut line = Vec::new();
     while input.line(&mut line)? == Line::Whole {
         let text = String::from_utf8_lossy(&line);
@@ -44,8 +47,16 @@ pub(super) fn read(input: &mut Input, sink: &mut Sink<'_>) -> Result<ReadUp, Imp
             let message = format!("more than {MOST_REGIONS} regions or {MOST_TARGETS} targets");
             return Err(input.malformed(Place::Line(input.lines()), message));
         }
-        let snapshot = open.entry(target).or_default();
-        snapshot.end_ns = end_ns;
+        last = Some(target);
+        let (expected, snapshot) = open.entry(target).or_default();
+        // Regions come in the order of their addresses.
+        let follows = snapshot.regions.last().is_none_or(|last: &Region| region.start >= last.end);
+        if !snapshot.regions.is_empty() && !(follows && *expected == count) {
+            held -= snapshot.regions.len();
+            snapshot.regions.clear();
+            sink.totals.incomplete += 1;
+        }
+        (*expected, snapshot.end_ns) = (count, end_ns);
         snapshot.regions.push(region);
         held += 1;
         if snapshot.regions.len() as u64 >= count {
@@ -59,7 +70,11 @@ pub(super) fn read(input: &mut Input, sink: &mut Sink<'_>) -> Result<ReadUp, Imp
             return Err(input.malformed(Place::Line(input.lines()), message));
         }
     }
-    let cut = input.is_cut() || held > 0;
+    // The file ends within a snapshot; those of other targets lack lines before it.
+    let is_open = |target: &u64| open.get(target).is_some_and(|o| !o.1.regions.is_empty());
+    let others = open.keys().filter(|target| Some(**target) != last && is_open(target));
+    sink.totals.incomplete += others.count() as u64;
+    let cut = input.is_cut() || last.is_some_and(|last| is_open(&last));
     Ok(ReadUp { interval_ns: None, cut: cut.then_some(Place::Line(input.lines() + 1)) })
 }
 
