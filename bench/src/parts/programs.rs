@@ -128,10 +128,10 @@ fn summary(means: &BTreeMap<(u64, &str, &str), f64>, report: &mut Report) -> any
             report.add(&name, geometric(of(system).into_iter()), "times", &conditions)?;
         }
         let all: Vec<Vec<f64>> = RIVALS.iter().chain(&POLICIES).map(|system| of(system)).collect();
-        let best = |program: usize| {
-            all.iter().map(|system| system[program]).fold(f64::INFINITY, f64::min)
-        };
-        let as_good = ours.iter().enumerate().filter(|(n, own)| **own <= AS_GOOD * best(*n)).count();
+        let best =
+            |program: usize| all.iter().map(|system| system[program]).fold(f64::INFINITY, f64::min);
+        let as_good =
+            ours.iter().enumerate().filter(|(n, own)| **own <= AS_GOOD * best(*n)).count();
         let name = format!("programs.{share}.terrace.best_or_within_2_percent");
         report.add(&name, as_good as f64, "programs", &conditions)?;
         for (rival, slowdowns) in RIVALS.iter().zip(&all) {
@@ -158,11 +158,13 @@ fn measure(
         let half = group.fast.context("expected a size of fast memory")?.0;
         group.fast = Some(Size(half * case.share / SHARE_OF_FILE));
         let file = folder.join(format!("{}.toml", case.name()));
-        fs::write(&file, toml::to_string(&experiment)?).with_context(|| file.display().to_string())?;
+        fs::write(&file, toml::to_string(&experiment)?)
+            .with_context(|| file.display().to_string())?;
         let mut command = Command::new(terrace);
         command.arg("compare").arg(&file).args(["--machine", "vm", "--jobs", "1", "--force"]);
         command.args(["--rivals", &RIVALS.join(",")]).args(["--policies", &POLICIES.join(",")]);
-        let output = command.arg("--out").arg(&out).output().context(terrace.display().to_string())?;
+        let output =
+            command.arg("--out").arg(&out).output().context(terrace.display().to_string())?;
         let errors = String::from_utf8_lossy(&output.stderr);
         ensure!(
             output.status.success(),
