@@ -292,6 +292,12 @@ impl Fleet {
         for (index, service) in self.services.iter().enumerate() {
             unique("service", &service.name, self.services[..index].iter().map(|s| &s.name))?;
             let name = &service.name;
+            if name.starts_with('/') {
+                return Err(refuse!(
+                    "service '{name}': groups of no service have such names, expected one without '/' \
+                     at its beginning"
+                ));
+            }
             if service.groups.is_empty() {
                 return Err(refuse!("service '{name}': no groups, expected at least one pattern"));
             }
@@ -398,6 +404,7 @@ mod tests {
             (format!("slow_latencies_ns = [250, 300, 250.0]\n{SMALL}"), "has 250 twice"),
             (format!("least_periods = 16\n{SMALL}"), "least_periods is 16"),
             (format!("{SMALL}[[services]]\nname = \"a\"\ngroups = []\n"), "no groups"),
+            (format!("{SMALL}[[services]]\nname = \"/a\"\ngroups = [\"*\"]\n"), "without '/'"),
             (format!("{SMALL}[[services]]\nname = \"a\"\ngroups = [\"[\"]\n"), "pattern '['"),
             (String::new(), "no host classes"),
         ] {

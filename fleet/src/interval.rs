@@ -79,9 +79,12 @@ pub fn ratio_interval(hosts: &[(f64, f64)], confidence: f64, seed: u64) -> Optio
             let at = (u128::from(random.next_u64()) * hosts.len() as u128) >> 64;
             hosts[at as usize]
         }));
-        // Draws of one host alone have no error to be measured by.
-        if let Some((again, its_error)) = studied(&drawn).filter(|s| s.1 > 0.0) {
-            apart.push((again - value) / its_error);
+        // Draws of hosts that are all alike have no error to be measured by. They are as far apart as
+        // can be: without them the interval would end where most hosts are.
+        if let Some((again, its_error)) = studied(&drawn) {
+            let difference = again - value;
+            let is_equal = difference == 0.0;
+            apart.push(if is_equal { 0.0 } else { difference / its_error });
         }
     }
     apart.sort_by(f64::total_cmp);
@@ -91,6 +94,7 @@ pub fn ratio_interval(hosts: &[(f64, f64)], confidence: f64, seed: u64) -> Optio
         apart.get(at.clamp(1, apart.len().max(1)) - 1).copied()
     };
     let (least, most) = (nth(tail)?, nth(1.0 - tail)?);
+    // An end without bound is that of all shares.
     let within = |end: f64| end.clamp(0.0, 1.0);
     Some((within(value - most * error).min(value), within(value - least * error).max(value)))
 }
@@ -155,6 +159,28 @@ mod tests {
         // 95 % of 400 are 380, give or take 9 (two standard errors).
         assert!((368..=396).contains(&means), "{means} of 400");
         assert!((368..=400).contains(&quantiles), "{quantiles} of 400");
+    }
+
+    #[test]
+    fn the_interval_of_a_need_that_few_hosts_have_is_wide() {
+        // One of 30 needs all: in 36 % of the draws none does.
+        let hosts: Vec<_> = (0..30).map(|n| (f64::from(u8::from(n == 0)), 1.0)).collect();
+        let (low, high) = ratio_interval(&hosts, 0.95, 1).unwrap();
+        assert!(low <= 0.01 && high > 0.2, "{low} {high}");
+        // As often as it says, where any host of those that are known needs it.
+        let mut random = Pcg64Mcg::seed_from_u64(11);
+        let (mut within, mut rounds) = (0, 0);
+        while rounds < 200 {
+            let draw = |_| (f64::from(u8::from(random.next_u64() < u64::MAX / 20)), 1.0);
+            let hosts: Vec<(f64, f64)> = (0..60).map(draw).collect();
+            if hosts.iter().all(|h| h.0 == 0.0) {
+                continue;
+            }
+            rounds += 1;
+            let (low, high) = ratio_interval(&hosts, 0.95, rounds).unwrap();
+            within += u32::from(low <= 0.05 && 0.05 <= high);
+        }
+        assert!(within >= 184, "{within} of 200");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use terrace_results::{FleetPairRow, FleetServiceRow};
 
-use crate::answer::{ALL_CLASSES, Answer, is_above, of_host};
+use crate::answer::{ALL_CLASSES, Answer, TOO_FEW, is_above, of_host};
 use crate::file::Fleet;
 use crate::host::Host;
 
@@ -147,9 +147,13 @@ fn settings(answer: &Answer) -> Vec<String> {
     for class in answer.classes.iter().filter(|c| c.own_latency && c.class != ALL_CLASSES) {
         let of = |s: &&FleetServiceRow| s.own_latency && s.class == class.class;
         let services: Vec<_> = answer.services.iter().filter(of).collect();
-        // Not less than what was found to be enough.
-        let ratio = |share: f64| (share * 1e4).ceil() / 1e4;
-        let set = |s: &&FleetServiceRow| format!("{} {:.4}", s.service, ratio(s.fast_share));
+        // Not less than what was found to be enough, and for nearly all hosts: half of them need more
+        // than the share of all together.
+        let ratio = |share: f64| format!("{:.4}", (share * 1e4).ceil() / 1e4);
+        let set = |s: &&FleetServiceRow| {
+            let upper = s.upper_fast_share.map_or_else(|| TOO_FEW.to_owned(), ratio);
+            format!("{} {upper}", s.service)
+        };
         let mut ratios: Vec<String> = services.iter().take(MOST_SERVICES).map(set).collect();
         if let more @ 1.. = services.len().saturating_sub(MOST_SERVICES) {
             ratios.push(format!("and {more} more in fleet_services"));
@@ -157,7 +161,7 @@ fn settings(answer: &Answer) -> Vec<String> {
         if !ratios.is_empty() {
             lines.push(format!(
                 "Set in terraced.toml on hosts of class {}: policy = \"{}\" for every group, and \
-                 fast_ratio by service: {}.",
+                 fast_ratio by service, the upper share: {}.",
                 class.class,
                 answer.policy,
                 ratios.join(", ")
