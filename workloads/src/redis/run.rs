@@ -116,7 +116,9 @@ pub fn run(
     let start = Instant::now();
     let mut measured = load.marks.is_none().then_some(Measured::default());
     let mut reported = start;
-    let mut issued = 0u64;
+    // Operations at a set rate, and since when: what an emulator in a hurry could not answer before the
+    // first mark is not due behind it.
+    let (mut issued, mut since) = (0u64, Duration::ZERO);
     // In a round every connection gets one pipeline's worth on average. At a set rate a round
     // is due when its first operation is, and there are at least fifty of them a second.
     let full_round = (store.pipeline * load.connections) as u64;
@@ -125,8 +127,8 @@ pub fn run(
         None => full_round,
     };
     let all = loop {
-        let due = match load.operations_per_s {
-            Some(rate) => Duration::from_secs_f64(issued as f64 / rate),
+        let mut due = match load.operations_per_s {
+            Some(rate) => since + Duration::from_secs_f64(issued as f64 / rate),
             None => start.elapsed(),
         };
         std::thread::sleep(due.min(load.duration).saturating_sub(start.elapsed()));
@@ -140,7 +142,9 @@ pub fn run(
                 break all;
             }
             (client.latency, client.latency_from_due) = (histogram(), histogram());
-            measured = Some(Measured { from: start.elapsed(), before: client.counts.operations() });
+            (issued, since) = (0, start.elapsed());
+            due = since;
+            measured = Some(Measured { from: since, before: client.counts.operations() });
         }
         for _ in 0..round {
             client.queue(sequence.next(due.as_millis() as u64), due);
