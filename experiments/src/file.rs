@@ -289,12 +289,18 @@ impl Experiment {
     }
 
     /// The same experiment for a mechanism of Linux that has no limits: fast memory is filled
-    /// except for the groups' limits; where they may use all of it, nothing is filled.
+    /// except for the groups' limits; where they may use all of it, it is filled only if the file says so.
     pub fn on_a_full_node(&self) -> Result<Self, InputError> {
         let mut experiment = self.clone();
-        experiment.machine.full = self.groups.iter().any(|g| g.fast_ratio != Some(1.0));
+        experiment.machine.full |= self.groups.iter().any(|g| g.fast_ratio != Some(1.0));
         experiment.check().map_err(|fault| self.named(fault.error))?;
         Ok(experiment)
+    }
+
+    /// Whether fast memory is filled before programs start. Where they may have all of it, that is at the
+    /// end of the warm-up.
+    pub(crate) fn fills_before(&self) -> bool {
+        self.machine.full && self.groups.iter().any(|g| g.fast_ratio != Some(1.0))
     }
 
     /// Sum of the groups' limits that are given as a size.

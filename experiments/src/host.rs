@@ -24,7 +24,7 @@ use terrace_linux::sampling::Samples;
 use terrace_linux::signals::SignalReport;
 use terrace_linux::tiers::Topology;
 use terrace_linux::{
-    AttachedGroup, GroupSpec as Attach, GuardCommand, Host, HostError, HostOptions, Source,
+    AttachedGroup, Filled, GroupSpec as Attach, GuardCommand, Host, HostError, HostOptions, Source,
     termination,
 };
 use terrace_recorder::nodes::{Mark, mark};
@@ -308,7 +308,11 @@ pub(crate) fn kernel_release() -> Option<String> {
 }
 
 /// Opens the host, and fills fast memory if the experiment says so.
-fn open(run: &Run<'_>, stop: &Arc<AtomicBool>, events: &mut dyn Events) -> anyhow::Result<Host> {
+fn open(
+    run: &Run<'_>,
+    stop: &Arc<AtomicBool>,
+    events: &mut dyn Events,
+) -> anyhow::Result<(Host, Option<Filled>)> {
     let host = Host::open(HostOptions {
         guard: Some(GuardCommand::this_program(["guard"]).context("finding the guard")?),
         stop: Some(Arc::clone(stop)),
@@ -321,10 +325,18 @@ fn open(run: &Run<'_>, stop: &Arc<AtomicBool>, events: &mut dyn Events) -> anyho
             _ => conflict.to_string(),
         }));
     }
-    if run.experiment.machine.full {
-        host.leave_free(run.experiment.fast_bytes()).map_err(InputError::new)?;
+    let filled =
+        run.experiment.fills_before().then(|| host.leave_free(run.experiment.fast_bytes()));
+    let filled = filled.transpose();
+    Ok((host, filled.map_err(InputError::new)?))
+}
+
+/// What is measured begins with a full node on which the kernel has its headroom. Without that a run is as
+/// good as its memory happens to be.
+pub(crate) fn headroom_is_free(given: Result<(), HostError>) {
+    if let Err(error) = given {
+        tracing::warn!(%error, "the kernel may lack fast memory for itself in what is measured");
     }
-    Ok(host)
 }
 
 /// The groups of a run, with their programs started and not yet begun.
@@ -445,7 +457,7 @@ fn under_policies(
 ) -> anyhow::Result<Vec<RunRow>> {
     let experiment = &run.experiment;
     let _elsewhere = KeptOff::cpus_of(experiment)?;
-    let mut host = open(run, stop, events)?;
+    let (mut host, filled) = open(run, stop, events)?;
     let migrated = migrated_pages();
     // For emulated machines whose accesses are counted; no effect elsewhere.
     mark(Mark::Period);
@@ -475,6 +487,13 @@ fn under_policies(
     engine.run(&mut collector, || {
         periods += 1;
         counts.between_periods(periods - 1, |source| host.table_pages(source));
+        if measured.begins_after(periods - 1) {
+            headroom_is_free(match &filled {
+                Some(filled) => host.give_headroom(filled),
+                None if experiment.machine.full => host.take_rest(),
+                None => Ok(()),
+            });
+        }
         let programs = sessions.iter().flatten();
         let marked = measured.between_periods(periods - 1, host.topology(), programs);
         let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));

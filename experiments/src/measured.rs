@@ -68,14 +68,23 @@ impl Measured {
         !self.has_ended
     }
 
+    /// Whether what is measured after a warm-up begins once so many periods are over.
+    pub fn begins_after(&self, over: u64) -> bool {
+        self.warm_up_periods > 0 && over == self.warm_up_periods
+    }
+
+    /// Whether that is so now.
+    pub fn is_measuring(&self) -> bool {
+        self.begun.is_some() && !self.has_ended
+    }
+
     /// Whether so much has been measured.
     fn is_enough(&self) -> bool {
         let Some(begun) = self.begun else { return false };
         let wanted = self.periods - self.warm_up_periods;
         let measured = self.over.saturating_sub(self.warm_up_periods);
-        let length = |periods: u64| self.period * u32::try_from(periods).unwrap_or(u32::MAX);
-        measured >= wanted
-            && (begun.elapsed() + self.period / 2 >= length(wanted) || measured >= 2 * wanted)
+        let length = self.period * u32::try_from(wanted).unwrap_or(u32::MAX);
+        begun.elapsed() + self.period / 2 >= length || measured >= 2 * wanted
     }
 
     /// Marks the end of so many periods.
@@ -90,7 +99,7 @@ impl Measured {
         let mut sessions = sessions.into_iter();
         match over {
             _ if self.warm_up_periods == 0 => mark(Mark::Period),
-            over if over == self.warm_up_periods => {
+            over if self.begins_after(over) => {
                 let drives = sessions.clone().filter_map(Session::drive_pid);
                 drives.for_each(|pid| bystanders::bring_to_fast(topology, pid));
                 self.begin = self.threads();
@@ -115,6 +124,11 @@ impl Measured {
     /// Marks the end of the last period: all measuring ends here. An error if the programs ended before
     /// anything was measured.
     pub fn end(&mut self) -> Result<(), InputError> {
+        if self.is_measuring() {
+            // The programs ended before: what comes now is none of theirs.
+            self.has_ended = true;
+            mark(Mark::End);
+        }
         if self.end.is_none() {
             self.end = self.threads();
         }
@@ -156,13 +170,13 @@ mod tests {
 
     #[test]
     fn as_much_time_is_measured_as_the_periods_should_take() {
-        let text = "name = \"e\"\nperiod_ms = 1000\nperiods = 6\nwarm_up_periods = 4\n[[groups]]\n\
+        let text = "name = \"e\"\nperiod_ms = 10000\nperiods = 6\nwarm_up_periods = 4\n[[groups]]\n\
                     name = \"a\"\nfast_ratio = 0.5\nworkload = { kind = \"zipf\" }\n";
         let experiment = Experiment::parse(text, PathBuf::from(".")).unwrap();
         let host = tempfile::tempdir().unwrap();
         let topology = Topology { tiers: Vec::new(), source: TierSource::Given };
         // The time of each period behind the warm-up, and how many there are.
-        for (ms, periods) in [(1000, 2), (900, 2), (100, 4), (500, 3), (3000, 2)] {
+        for (ms, periods) in [(10_000, 2), (9000, 2), (1000, 4), (5000, 3), (30_000, 1)] {
             let mut measured = Measured::below(Roots::below(host.path()), &experiment);
             let mut over = 0;
             while measured.goes_on() {
@@ -186,7 +200,7 @@ mod tests {
         };
         let rows = |warm_up_periods: u64| {
             let text = format!(
-                "name = \"e\"\nperiod_ms = 100\nperiods = 6\nwarm_up_periods = {warm_up_periods}\n\
+                "name = \"e\"\nperiod_ms = 10000\nperiods = 6\nwarm_up_periods = {warm_up_periods}\n\
                  [[groups]]\nname = \"a\"\nfast_ratio = 0.5\nworkload = {{ kind = \"zipf\" }}\n"
             );
             let experiment = Experiment::parse(&text, PathBuf::from(".")).unwrap();
@@ -197,7 +211,7 @@ mod tests {
                 put(1_000_000 * (over + 1));
                 assert!(measured.goes_on());
                 measured.between_periods(over, &topology, std::iter::empty()).unwrap();
-                passes(&mut measured, Duration::from_millis(100));
+                passes(&mut measured, Duration::from_secs(10));
             }
             assert!(!measured.goes_on());
             put(20_000_000);

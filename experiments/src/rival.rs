@@ -15,13 +15,13 @@ use terrace_core::InputError;
 use terrace_core::page::PageSize;
 use terrace_engine::FastLimit;
 use terrace_linux::rivals::{KernelMoves, Rival, RivalHost};
-use terrace_linux::{GuardCommand, HostOptions};
+use terrace_linux::{Filled, GuardCommand, HostOptions};
 use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::{PeriodRow, RunRow};
 use terrace_workloads::session::Session;
 
 use crate::file::Experiment;
-use crate::host::{fill, finish_sessions, kernel_release, options, start};
+use crate::host::{fill, finish_sessions, headroom_is_free, kernel_release, options, start};
 use crate::kept_off::KeptOff;
 use crate::measured::Measured;
 use crate::rows::Rows;
@@ -39,7 +39,7 @@ fn open(
     rival: &'static dyn Rival,
     stop: &Arc<AtomicBool>,
     events: &mut dyn Events,
-) -> anyhow::Result<RivalHost> {
+) -> anyhow::Result<(RivalHost, Option<Filled>)> {
     let guard = GuardCommand::this_program(["guard"]).context("finding the guard")?;
     let host_options =
         HostOptions { guard: Some(guard), stop: Some(Arc::clone(stop)), ..options(run) };
@@ -47,8 +47,11 @@ fn open(
     for conflict in host.conflicts() {
         events.event(Event::Note(&format!("{}; changed until the end of the run", conflict.found)));
     }
+    let mut filled = None;
+    if run.experiment.fills_before() {
+        filled = Some(host.leave_free(run.experiment.fast_bytes()).map_err(InputError::new)?);
+    }
     if run.experiment.machine.full {
-        host.leave_free(run.experiment.fast_bytes()).map_err(InputError::new)?;
         // What others have in fast memory stays there, and this program is among them: the kernel
         // would demote it, and the groups have its place.
         let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
@@ -56,7 +59,7 @@ fn open(
             tracing::warn!(%error, "memory of this program may be demoted, and leave room");
         }
     }
-    Ok(host)
+    Ok((host, filled))
 }
 
 /// Runs it and adds its rows to the tables.
@@ -69,7 +72,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<Vec<RunRow>> {
     let experiment = &run.experiment;
     let _elsewhere = KeptOff::cpus_of(experiment)?;
-    let host = open(run, rival, stop, events)?;
+    let (host, filled) = open(run, rival, stop, events)?;
     // For emulated machines whose accesses are counted; no effect elsewhere.
     mark(Mark::Period);
     let mut sessions = Vec::new();
@@ -90,18 +93,34 @@ pub(crate) fn run(
     // Since the programs began.
     let mut before = KernelMoves::default();
     let mut measured = Measured::of(experiment);
-    let mut held_bytes = vec![0; rows.len()];
+    let observe = || -> anyhow::Result<(KernelMoves, Vec<[u64; 2]>)> {
+        let placement = |source| host.placement(source).map(|(fast, all)| [fast, all]);
+        let placements = sources.iter().map(placement).collect::<Result<_, _>>()?;
+        Ok((host.moves()?.since(first), placements))
+    };
+    let mut observed = (KernelMoves::default(), vec![[0; 2]; rows.len()]);
     mark(Mark::Period);
     let mut periods = Periods::begin(experiment);
     while measured.goes_on() && !stop.load(Ordering::Relaxed) {
         let Some(number) = periods.next(&mut sessions)? else { break };
-        let programs = sessions.iter().flatten();
-        measured.between_periods(number + 1, host.topology(), programs)?;
-        let now = host.moves()?.since(first);
-        for ((row, source), held_bytes) in rows.iter_mut().zip(&sources).zip(&mut held_bytes) {
-            let (fast, all) = host.placement(source)?;
-            *held_bytes = fast;
-            let moves = if alone { [before, now] } else { [KernelMoves::default(); 2] };
+        // All mappings are read before what is measured begins and after it has ended: policies read them
+        // at no other time either, and it takes the time of some thousand requests.
+        let begins = measured.begins_after(number + 1);
+        if begins {
+            headroom_is_free(match &filled {
+                Some(filled) => host.give_headroom(filled),
+                None if experiment.machine.full => host.take_rest(),
+                None => Ok(()),
+            });
+            observed = observe()?;
+        }
+        measured.between_periods(number + 1, host.topology(), sessions.iter().flatten())?;
+        if !begins && !measured.is_measuring() {
+            observed = observe()?;
+        }
+        let (now, placements) = &observed;
+        for (row, &[fast, all]) in rows.iter_mut().zip(placements) {
+            let moves = if alone { [before, *now] } else { [KernelMoves::default(); 2] };
             let of_period = period_row(row, number, experiment.period_ms, [fast, all], moves);
             row.periods += 1;
             row.pages_max = row.pages_max.max(of_period.pages);
@@ -112,7 +131,7 @@ pub(crate) fn run(
             events.event(Event::Period { period, group, hit_ratio, applied });
             tables.period(of_period)?;
         }
-        before = now;
+        before = *now;
     }
     let begun = measured.end();
     if !stop.load(Ordering::Relaxed) {
@@ -121,8 +140,8 @@ pub(crate) fn run(
     let moved = host.moves()?.since(first);
     let names: Vec<_> = experiment.groups.iter().map(|g| g.name.as_str()).collect();
     let (results, details) = finish_sessions(&names, sessions)?;
-    let specs = experiment.groups.iter().zip(&held_bytes);
-    for ((row, (spec, held_bytes)), result) in rows.iter_mut().zip(specs).zip(&results) {
+    let specs = experiment.groups.iter().zip(&observed.1);
+    for ((row, (spec, [held_bytes, _])), result) in rows.iter_mut().zip(specs).zip(&results) {
         complete(row, rival, spec.share(), *held_bytes);
         row.migrated_bytes = alone.then_some(moved.migrated * PageSize::Base.bytes());
         if let Some(result) = result {

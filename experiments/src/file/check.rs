@@ -147,7 +147,7 @@ impl Experiment {
         if let Some(options) = &machine.simulation {
             options.check().map_err(|e| ("simulation", refuse!("machine.{e}")))?;
         }
-        if machine.full
+        if self.fills_before()
             && let Some(group) = self.groups.iter().find(|g| g.fast.is_none())
         {
             let error = refuse!(

@@ -55,7 +55,8 @@ pub struct MachineSpec {
     #[serde(skip_serializing_if = "Mechanisms::is_auto")]
     pub mechanisms: Mechanisms,
     /// On a live machine: fast memory beyond the groups' limits is filled for the time of the run,
-    /// so that mechanisms without limits have no more fast memory than the groups may use.
+    /// so that mechanisms without limits have no more fast memory than the groups may use. Where they may
+    /// use all of it (`fast_ratio = 1.0`), what is left is filled at the end of the warm-up.
     #[serde(skip_serializing_if = "is_no")]
     pub full: bool,
     /// What the clocks of a virtual machine count.

@@ -3,8 +3,15 @@
 //!
 //! The kernel's pool of huge pages is used for that: neither reclaim nor migration touches these
 //! pages. The pool's size is a setting, journaled and restored like any other.
+//!
+//! The kernel's headroom is for those who keep it free. Mechanisms without limits would use it, and what the
+//! kernel allocates would come from slow memory or not by chance. So for those it is taken, too, and
+//! what of it is in use is given back from the pool before anything is measured ([`give_headroom`]).
+
+use terrace_core::interfaces::Headroom;
 
 use crate::files::{self, FileError};
+use crate::free_lists;
 use crate::host::HostError;
 use crate::numa;
 use crate::roots::Roots;
@@ -12,20 +19,31 @@ use crate::session::Session;
 
 const POOL_PAGE_BYTES: u64 = 2 << 20;
 
-/// Leaves this much of these nodes together free above their low watermarks and the kernel's headroom
-/// ([`numa::room`]). Pages in lists of the processors are free, too: programs take those first, and
-/// terraced empties the lists.
+/// Pages that were taken, by node.
+#[derive(Debug, Default)]
+pub struct Filled(Vec<(u32, u64)>);
+
+/// Leaves this much of these nodes together free above their low watermarks and, where that is kept, the
+/// kernel's headroom ([`numa::room`]). Lists of the processors are emptied before, as terraced does, and what they keep counts
+/// as free: programs take those pages first.
 pub(crate) fn leave_free(
     roots: &Roots,
     session: &Session,
     nodes: &[u32],
     bytes: u64,
-) -> Result<(), HostError> {
+    keeps_headroom: bool,
+) -> Result<Filled, HostError> {
+    if let Err(error) = free_lists::drain(roots, session) {
+        tracing::warn!(%error, "free pages stay in the processors' lists");
+    }
     let each = bytes / (nodes.len() as u64).max(1);
+    let mut filled = Filled::default();
     for &node in nodes {
         let room = numa::room(roots, node)?;
-        let free_bytes = room.free_bytes + room.list_bytes;
-        let free_bytes = free_bytes.saturating_sub(room.headroom.lacking_bytes);
+        let Headroom { wanted_bytes, lacking_bytes } = room.headroom;
+        let free_bytes = room.free_bytes + room.list_bytes + wanted_bytes - lacking_bytes;
+        let kept_bytes = if keeps_headroom { wanted_bytes } else { 0 };
+        let free_bytes = free_bytes.saturating_sub(kept_bytes);
         let pages = pool_pages(free_bytes, each).map_err(|room| {
             HostError::Nodes(format!(
                 "node {node} has {} MiB free, expected {} MiB for the groups: give it more memory, \
@@ -51,6 +69,45 @@ pub(crate) fn leave_free(
                 got.saturating_sub(had)
             )));
         }
+        filled.0.push((node, pages));
+    }
+    Ok(filled)
+}
+
+/// Takes all of these nodes but the kernel's headroom, as far as it comes in pages of the pool: for groups
+/// that have their memory already, and may have had all of it.
+pub(crate) fn take_rest(roots: &Roots, session: &Session, nodes: &[u32]) -> Result<(), HostError> {
+    if let Err(error) = free_lists::drain(roots, session) {
+        tracing::warn!(%error, "free pages stay in the processors' lists");
+    }
+    for &node in nodes {
+        let room = numa::room(roots, node)?;
+        let path = roots.huge_page_pool(node);
+        let had: u64 = files::read_number(&path)?.unwrap_or(0);
+        let wanted = had + room.free_bytes / POOL_PAGE_BYTES;
+        session.set(&path, &wanted.to_string())?;
+        let got: u64 = files::read_number(&path)?.unwrap_or(0);
+        if got != wanted {
+            // What is in the journal is what the file has.
+            files::write(&path, &had.to_string())?;
+            session.set(&path, &got.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives the kernel what of its headroom on these nodes is in use, from what was taken.
+pub(crate) fn give_headroom(
+    roots: &Roots,
+    session: &Session,
+    filled: &Filled,
+) -> Result<(), HostError> {
+    for &(node, taken) in &filled.0 {
+        let lacking_bytes = numa::room(roots, node)?.headroom.lacking_bytes;
+        let pages = lacking_bytes.div_ceil(POOL_PAGE_BYTES).min(taken);
+        let path = roots.huge_page_pool(node);
+        let has: u64 = files::read_number(&path)?.unwrap_or(0);
+        session.set(&path, &has.saturating_sub(pages).to_string())?;
     }
     Ok(())
 }
@@ -80,14 +137,35 @@ mod tests {
         ]);
         let get = || fs::read_to_string(keep.path().join(pool)).unwrap();
         let session = Session::open(&roots, None).unwrap();
-        leave_free(&roots, &session, &[0], 64 << 20).unwrap();
+        let filled = leave_free(&roots, &session, &[0], 64 << 20, true).unwrap();
         // 512 MiB free and 16 on lists, less 4 MiB of watermark, 4 MiB of headroom and 64 MiB.
-        assert_eq!(get(), (3 + (512 + 16 - 4 - 4 - 64) / 2).to_string());
+        let taken = (512 + 16 - 4 - 4 - 64) / 2;
+        assert_eq!(get(), (3 + taken).to_string());
+        // All is free still; then 5 MiB are, one above the watermark.
+        give_headroom(&roots, &session, &filled).unwrap();
+        assert_eq!(get(), (3 + taken).to_string());
+        let zones = keep.path().join("proc/zoneinfo");
+        let text = fs::read_to_string(&zones).unwrap();
+        fs::write(&zones, text.replace("pages free     131072", "pages free     1280")).unwrap();
+        give_headroom(&roots, &session, &filled).unwrap();
+        assert_eq!(get(), (3 + taken - 2).to_string());
+        fs::write(&zones, text).unwrap();
         assert!(session.restore().is_empty());
         assert_eq!(get(), "3");
 
         let session = Session::open(&roots, None).unwrap();
-        let error = leave_free(&roots, &session, &[0], 1 << 30).unwrap_err().to_string();
+        leave_free(&roots, &session, &[0], 64 << 20, false).unwrap();
+        assert_eq!(get(), (3 + taken + 2).to_string());
+        assert!(session.restore().is_empty());
+
+        let session = Session::open(&roots, None).unwrap();
+        take_rest(&roots, &session, &[0]).unwrap();
+        assert_eq!(get(), (3 + (512 - 4 - 4) / 2).to_string());
+        assert!(session.restore().is_empty());
+        assert_eq!(get(), "3");
+
+        let session = Session::open(&roots, None).unwrap();
+        let error = leave_free(&roots, &session, &[0], 1 << 30, true).unwrap_err().to_string();
         assert!(error.contains("520 MiB free, expected 1024 MiB"), "{error}");
         assert_eq!(get(), "3");
     }

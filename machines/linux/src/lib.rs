@@ -82,6 +82,7 @@ pub mod trace;
 pub mod tracker;
 mod untracked;
 
+pub use filler::Filled;
 pub use group_layout::Source;
 pub use guard::{GuardCommand, guard_main};
 pub use host::{AttachedGroup, GroupSpec, Host, HostError, HostOptions, MOST_PAGES};

@@ -18,7 +18,7 @@ use terrace_core::page::PageSize;
 use crate::cgroup::Cgroup;
 use crate::conflicts::{self, Conflict, Fix, PagemapScan, Severity};
 use crate::files::{self, FileError};
-use crate::filler;
+use crate::filler::{self, Filled};
 use crate::group_layout::{LayoutReader, Source};
 use crate::host::{HostError, HostOptions, fix};
 use crate::journal::setting_value;
@@ -191,9 +191,21 @@ impl RivalHost {
         Ok(self.session.make_cgroup(name)?)
     }
 
-    /// Fills fast memory except for this much.
-    pub fn leave_free(&self, bytes: u64) -> Result<(), HostError> {
-        filler::leave_free(&self.roots, &self.session, &self.topology.fast_nodes(), bytes)
+    /// Fills fast memory except for this much: the kernel's headroom, too, which rivals do not keep free.
+    pub fn leave_free(&self, bytes: u64) -> Result<Filled, HostError> {
+        let nodes = self.topology.fast_nodes();
+        filler::leave_free(&self.roots, &self.session, &nodes, bytes, false)
+    }
+
+    /// Fills fast memory except for what is in use and the kernel's headroom, as far as that is possible.
+    pub fn take_rest(&self) -> Result<(), HostError> {
+        filler::take_rest(&self.roots, &self.session, &self.topology.fast_nodes())
+    }
+
+    /// Gives the kernel what of its headroom in fast memory is in use, from what was filled: what it
+    /// allocates from now on is fast, whatever moves the groups' pages.
+    pub fn give_headroom(&self, filled: &Filled) -> Result<(), HostError> {
+        filler::give_headroom(&self.roots, &self.session, filled)
     }
 
     /// Bytes of a group in fast memory, and in all memory.
