@@ -65,10 +65,10 @@ fn the_readme_shows_what_the_demo_was_measured_to_give() {
     assert!(readme.contains("](docs/demo.svg)"), "README.md has no picture");
     assert!(picture.contains("prefers-color-scheme: dark") && picture.contains("<title"));
 
-    // The scale, by the axis: lines at -4, 0, 4, 8 and 12 %.
+    // The scale, by the axis: lines at 0, 4, 8, 12 and 16 %.
     let ticks = numbers(&picture, "line", "x1");
-    let (zero, percent) = (ticks[1], (ticks[4] - ticks[0]) / 16.0);
-    for (tick, name) in ticks.iter().zip([-4, 0, 4, 8, 12]) {
+    let (zero, percent) = (ticks[0], (ticks[4] - ticks[0]) / 16.0);
+    for (tick, name) in ticks.iter().zip([0, 4, 8, 12, 16]) {
         assert!((tick - (zero + percent * f64::from(name))).abs() < 0.1, "{ticks:?}");
         let label = in_words(format!("{name} %"));
         assert!(
@@ -116,10 +116,9 @@ fn the_readme_shows_what_the_demo_was_measured_to_give() {
     // Of the mean loss, as the picture has it. A mean of each seed's share would weigh the seed with
     // the smallest loss most.
     let of_mean = |system: usize| 100.0 * (1.0 - mean(&lost[system + 1]) / mean(nothing));
-    assert!(of_mean(2) >= 100.0, "{}", of_mean(2));
     for says in [
         format!("loses {:.0} to {:.0} % of its time", ends[0], ends[1]),
-        "Terrace gets all of that back".to_owned(),
+        format!("Terrace gets back {:.0} % of the mean loss", of_mean(2)),
         format!("AMP gets back {:.0} % of the mean loss", of_mean(1)),
         format!("Linux's NUMA balancing gets back {:.0} % of the mean loss", of_mean(0)),
         format!("`terrace` got back {} of what was lost", range(2)),

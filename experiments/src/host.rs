@@ -36,6 +36,7 @@ use crate::backend::{self, Backend};
 use crate::collect::Collector;
 use crate::external;
 use crate::file::{Experiment, GroupSpec};
+use crate::full_node::fill_up;
 use crate::kept_off::KeptOff;
 use crate::measured::Measured;
 use crate::page_tables::{self, TableCounts};
@@ -331,12 +332,14 @@ fn open(
     Ok((host, filled.map_err(InputError::new)?))
 }
 
-/// What is measured begins with a full node on which the kernel has its headroom. Without that a run is as
-/// good as its memory happens to be.
-pub(crate) fn headroom_is_free(given: Result<(), HostError>) {
-    if let Err(error) = given {
-        tracing::warn!(%error, "the kernel may lack fast memory for itself in what is measured");
-    }
+/// Rows of a run by these trackers and movers.
+fn rows_by(run: &Run<'_>, kernel: Option<&str>, mechanisms: Vec<Mechanisms>) -> Vec<RunRow> {
+    let by = |(row, (tracker, mover)): (RunRow, (&str, &str))| RunRow {
+        tracker: Some(tracker.to_owned()),
+        mover: Some(mover.to_owned()),
+        ..row
+    };
+    run.rows(kernel, false).into_iter().zip(mechanisms).map(by).collect()
 }
 
 /// The groups of a run, with their programs started and not yet begun.
@@ -471,11 +474,7 @@ fn under_policies(
     }
 
     let kernel = kernel_release();
-    let mut rows = run.rows(kernel.as_deref(), false);
-    for (row, (tracker, mover)) in rows.iter_mut().zip(mechanisms) {
-        row.tracker = Some(tracker.to_owned());
-        row.mover = Some(mover.to_owned());
-    }
+    let rows = rows_by(run, kernel.as_deref(), mechanisms);
     let names: Vec<_> = experiment.groups.iter().map(|g| g.name.as_str()).collect();
     let mut collector = Collector::new(run, kernel.as_deref().unwrap_or(""), rows, tables, events)?;
     let options =
@@ -488,11 +487,7 @@ fn under_policies(
         periods += 1;
         counts.between_periods(periods - 1, |source| host.table_pages(source));
         if measured.begins_after(periods - 1) {
-            headroom_is_free(match &filled {
-                Some(filled) => host.give_headroom(filled),
-                None if experiment.machine.full => host.take_rest(),
-                None => Ok(()),
-            });
+            fill_up(experiment, &filled, |f| host.give_headroom(f), || host.take_rest());
         }
         let programs = sessions.iter().flatten();
         let marked = measured.between_periods(periods - 1, host.topology(), programs);

@@ -30,6 +30,7 @@ mod custom;
 pub mod estimate;
 mod external;
 pub mod file;
+mod full_node;
 pub mod heat;
 mod host;
 mod kept_off;

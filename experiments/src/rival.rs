@@ -15,13 +15,14 @@ use terrace_core::InputError;
 use terrace_core::page::PageSize;
 use terrace_engine::FastLimit;
 use terrace_linux::rivals::{KernelMoves, Rival, RivalHost};
-use terrace_linux::{Filled, GuardCommand, HostOptions};
+use terrace_linux::{Filled, GuardCommand, HostOptions, Source};
 use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::{PeriodRow, RunRow};
 use terrace_workloads::session::Session;
 
 use crate::file::Experiment;
-use crate::host::{fill, finish_sessions, headroom_is_free, kernel_release, options, start};
+use crate::full_node::fill_up;
+use crate::host::{fill, finish_sessions, kernel_release, options, start};
 use crate::kept_off::KeptOff;
 use crate::measured::Measured;
 use crate::rows::Rows;
@@ -93,45 +94,30 @@ pub(crate) fn run(
     // Since the programs began.
     let mut before = KernelMoves::default();
     let mut measured = Measured::of(experiment);
-    let observe = || -> anyhow::Result<(KernelMoves, Vec<[u64; 2]>)> {
-        let placement = |source| host.placement(source).map(|(fast, all)| [fast, all]);
-        let placements = sources.iter().map(placement).collect::<Result<_, _>>()?;
-        Ok((host.moves()?.since(first), placements))
-    };
-    let mut observed = (KernelMoves::default(), vec![[0; 2]; rows.len()]);
+    let mut observed = Observed::default();
     mark(Mark::Period);
     let mut periods = Periods::begin(experiment);
     while measured.goes_on() && !stop.load(Ordering::Relaxed) {
         let Some(number) = periods.next(&mut sessions)? else { break };
-        // All mappings are read before what is measured begins and after it has ended: policies read them
-        // at no other time either, and it takes the time of some thousand requests.
         let begins = measured.begins_after(number + 1);
         if begins {
-            headroom_is_free(match &filled {
-                Some(filled) => host.give_headroom(filled),
-                None if experiment.machine.full => host.take_rest(),
-                None => Ok(()),
-            });
-            observed = observe()?;
+            fill_up(experiment, &filled, |f| host.give_headroom(f), || host.take_rest());
+            observed = Observed::now(&host, &sources, first)?;
         }
         measured.between_periods(number + 1, host.topology(), sessions.iter().flatten())?;
         if !begins && !measured.is_measuring() {
-            observed = observe()?;
+            observed = Observed::now(&host, &sources, first)?;
         }
-        let (now, placements) = &observed;
-        for (row, &[fast, all]) in rows.iter_mut().zip(placements) {
-            let moves = if alone { [before, *now] } else { [KernelMoves::default(); 2] };
-            let of_period = period_row(row, number, experiment.period_ms, [fast, all], moves);
-            row.periods += 1;
-            row.pages_max = row.pages_max.max(of_period.pages);
-            row.promoted_pages += of_period.promoted_pages;
-            row.demoted_pages += of_period.demoted_pages;
+        let moves = if alone { [before, observed.moves] } else { [KernelMoves::default(); 2] };
+        for (row, &placed) in rows.iter_mut().zip(&observed.placed) {
+            let of_period = period_row(row, number, experiment.period_ms, placed, moves);
+            add(row, &of_period);
             let (period, group) = (number, row.group.as_str());
             let (hit_ratio, applied) = (f64::NAN, rival.name());
             events.event(Event::Period { period, group, hit_ratio, applied });
             tables.period(of_period)?;
         }
-        before = *now;
+        before = observed.moves;
     }
     let begun = measured.end();
     if !stop.load(Ordering::Relaxed) {
@@ -140,7 +126,7 @@ pub(crate) fn run(
     let moved = host.moves()?.since(first);
     let names: Vec<_> = experiment.groups.iter().map(|g| g.name.as_str()).collect();
     let (results, details) = finish_sessions(&names, sessions)?;
-    let specs = experiment.groups.iter().zip(&observed.1);
+    let specs = experiment.groups.iter().zip(&observed.placed);
     for ((row, (spec, [held_bytes, _])), result) in rows.iter_mut().zip(specs).zip(&results) {
         complete(row, rival, spec.share(), *held_bytes);
         row.migrated_bytes = alone.then_some(moved.migrated * PageSize::Base.bytes());
@@ -157,6 +143,33 @@ pub(crate) fn run(
     rows.iter().cloned().try_for_each(|row| tables.run(row))?;
     measured.rows(&run.name).into_iter().try_for_each(|row| tables.kernel_thread(row))?;
     Ok(rows)
+}
+
+/// What the kernel has done with the groups. All mappings are read for it, which takes the time of some
+/// thousand requests and which policies do not do: so it is read before what is measured begins, and
+/// after it has ended.
+#[derive(Default)]
+struct Observed {
+    /// Since the programs began.
+    moves: KernelMoves,
+    /// Bytes of each group in fast memory, and in all.
+    placed: Vec<[u64; 2]>,
+}
+
+impl Observed {
+    fn now(host: &RivalHost, sources: &[Source], first: KernelMoves) -> anyhow::Result<Self> {
+        let placed = |source| host.placement(source).map(|(fast, all)| [fast, all]);
+        let placed = sources.iter().map(placed).collect::<Result<_, _>>()?;
+        Ok(Observed { moves: host.moves()?.since(first), placed })
+    }
+}
+
+/// Adds a period to the row of its group.
+fn add(row: &mut RunRow, of_period: &PeriodRow) {
+    row.periods += 1;
+    row.pages_max = row.pages_max.max(of_period.pages);
+    row.promoted_pages += of_period.promoted_pages;
+    row.demoted_pages += of_period.demoted_pages;
 }
 
 /// The periods of a run by this host's clock.

@@ -226,12 +226,6 @@ impl Fleet {
     }
 
     fn check(&self) -> Result<(), InputError> {
-        let within = |what: &str, value: f64, low: f64, high: f64| {
-            if value.is_finite() && (low..=high).contains(&value) {
-                return Ok(());
-            }
-            Err(refuse!("{what} is {value}: expected {low} to {high}"))
-        };
         within("confidence", self.confidence, 0.5, 0.999)?;
         within("quantile", self.quantile, 0.5, 0.999)?;
         within("memory_share", self.memory_share, 0.01, 1.0)?;
@@ -289,6 +283,11 @@ impl Fleet {
                 }
             }
         }
+        self.check_services()?;
+        self.matcher().map(|_| ())
+    }
+
+    fn check_services(&self) -> Result<(), InputError> {
         for (index, service) in self.services.iter().enumerate() {
             unique("service", &service.name, self.services[..index].iter().map(|s| &s.name))?;
             let name = &service.name;
@@ -305,7 +304,7 @@ impl Fleet {
                 within(&format!("service '{name}': memory_share"), share, 0.01, 1.0)?;
             }
         }
-        self.matcher().map(|_| ())
+        Ok(())
     }
 
     fn check_latencies(&self) -> Result<(), InputError> {
@@ -361,6 +360,13 @@ impl Fleet {
         }
         Ok(all)
     }
+}
+
+fn within(what: &str, value: f64, low: f64, high: f64) -> Result<(), InputError> {
+    if value.is_finite() && (low..=high).contains(&value) {
+        return Ok(());
+    }
+    Err(refuse!("{what} is {value}: expected {low} to {high}"))
 }
 
 fn unique<'a>(

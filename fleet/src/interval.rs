@@ -111,6 +111,7 @@ pub fn seed_of(seed: u64, about: &[&str]) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rand_core::RngCore;
     use rand_distr::{Distribution, LogNormal};
 
     fn sorted(mut values: Vec<f64>) -> Vec<f64> {

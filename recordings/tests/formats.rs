@@ -229,27 +229,6 @@ fn damos_records_give_damos_totals_in_every_form() {
 }
 
 #[test]
-fn a_lost_line_of_damons_tracepoint_loses_its_snapshot_and_no_other() {
-    let mut text = String::new();
-    flate2::read::GzDecoder::new(DAMO_TEXT).read_to_string(&mut text).unwrap();
-    let lines: Vec<&str> = text.lines().collect();
-    let regions = |line: &str| {
-        let (_, after) = line.split_once("nr_regions=").unwrap();
-        after.split_whitespace().next().unwrap().parse::<u64>().unwrap()
-    };
-    let third = lines.len() / 3;
-    for lost in third..2 * third {
-        let kept = lines.iter().enumerate().filter(|(n, _)| *n != lost);
-        let kept = kept.map(|(_, line)| format!("{line}\n")).collect::<String>();
-        let (imported, _) = import("damon", kept.as_bytes()).unwrap();
-        let counted = ["snapshots", "incomplete", "regions", "periods"];
-        let counted = counted.map(|name| imported.count(name).unwrap());
-        assert_eq!(counted, [23, 1, 128 - regions(lines[lost]), 23], "{}", lines[lost]);
-        assert_eq!(imported.cut, None, "{}", lines[lost]);
-    }
-}
-
-#[test]
 fn damon_snapshots_are_put_together_and_gaps_are_lost_periods() {
     let snapshot = |end: u64, regions: &str| {
         format!(r#"{{"start_time": {}, "end_time": "{end}", "regions": [{regions}]}}"#, end - 100)

@@ -262,7 +262,7 @@ mod tests {
         let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
         let others = part(&format!("{}-pid1", name.trim()), 4_300_000);
         let (ended, own) = (part(&host(), 4_300_000), part(&host(), std::process::id()));
-        [&others, &ended, &own].map(|folder| fs::create_dir_all(folder).unwrap());
+        [&others, &ended, &own].iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
         prepare(out.path()).unwrap();
         assert!(others.is_dir() && own.is_dir() && !ended.exists());
     }

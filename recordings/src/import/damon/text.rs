@@ -51,7 +51,7 @@ pub(super) fn read(input: &mut Input, sink: &mut Sink<'_>) -> Result<ReadUp, Imp
         let (expected, snapshot) = open.entry(target).or_default();
         // Regions come in the order of their addresses.
         let follows = snapshot.regions.last().is_none_or(|last: &Region| region.start >= last.end);
-        if !snapshot.regions.is_empty() && !(follows && *expected == count) {
+        if !(snapshot.regions.is_empty() || follows && *expected == count) {
             held -= snapshot.regions.len();
             snapshot.regions.clear();
             sink.totals.incomplete += 1;
