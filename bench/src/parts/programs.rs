@@ -199,9 +199,10 @@ fn is_of_this_build(folder: &Path, terrace: &Path) -> anyhow::Result<()> {
     let note = folder.join("build");
     match fs::read_to_string(&note) {
         Ok(build) => ensure!(
-            build == this,
-            "{} has runs of {build}; expected {this}: remove it, or name another folder by TERRACE_LIVE",
-            folder.display()
+            build.trim() == this,
+            "{} has runs of {}; expected {this}: remove it, or name another folder by TERRACE_LIVE",
+            folder.display(),
+            build.trim()
         ),
         Err(_) => fs::write(&note, &this).with_context(|| note.display().to_string())?,
     }
