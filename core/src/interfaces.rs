@@ -54,6 +54,8 @@ pub struct Headroom {
     pub wanted_bytes: u64,
     /// How much of it is in use: at most all of it.
     pub lacking_bytes: u64,
+    /// How much more fast memory can take beyond it, whoever asks; `None` where that is not known.
+    pub room_bytes: Option<u64>,
 }
 
 /// Moves the pages of one group.
@@ -73,7 +75,8 @@ pub trait Mover {
     }
 
     /// Fast memory that is to stay free: budgets are reduced by what is lacking, and by no more than is
-    /// wanted, however often others take it. None is wanted where this is left out.
+    /// wanted, however often others take it. Nor do they count on more room than there is. None is
+    /// wanted, and no room known, where this is left out.
     fn headroom(&mut self) -> Headroom {
         Headroom::default()
     }

@@ -76,6 +76,11 @@ pub fn explain(view: &View, address: Option<u64>) -> Result<Explanation, String>
     Ok(answer)
 }
 
+/// Pages of fast memory that the group's share allows, whether there is room or not.
+fn granted_pages(view: &View, scan: &Scan) -> u64 {
+    view.status.granted_bytes / scan.layout.page_size().bytes()
+}
+
 fn facts(view: &View, scan: &Scan) -> Vec<String> {
     let s = &view.status;
     let mut facts = vec![format!(
@@ -86,11 +91,15 @@ fn facts(view: &View, scan: &Scan) -> Vec<String> {
         } else {
             format!(" (applies {})", s.applied)
         },
-        view.budget_pages.min(scan.pages() as u64),
+        granted_pages(view, scan).min(scan.pages() as u64),
         scan.pages(),
         s.limit,
         scan.fast.count(),
     )];
+    if view.budget_pages < granted_pages(view, scan) {
+        let room = view.budget_pages;
+        facts.push(format!("others leave room for {room} of them in fast memory"));
+    }
     if let (Some(entitled), Some(loss)) = (s.entitled_bytes, s.loss) {
         let granted = s.granted_bytes;
         facts.push(format!(
@@ -235,9 +244,13 @@ fn reason(view: &View, scan: &Scan, range: &RangeExplanation, used: Use) -> (Str
             "migration is paused, because it did not pay".into(),
             format!("the end of the pause, in {} periods", s.throttle.pause_left),
         ),
-        (false, _) if view.budget_pages == 0 => {
+        (false, _) if granted_pages(view, scan) == 0 => {
             ("the group has no fast memory".into(), "a larger share".into())
         }
+        (false, Use::Hot | Use::Warm) if full && view.budget_pages < granted_pages(view, scan) => (
+            "its share allows it to come, and others leave no room for it".into(),
+            remedy(FailureReason::NoRoom).to_owned(),
+        ),
         (false, Use::Hot) if full => (
             format!("fast memory of the group is full, and {} keeps other pages there", s.policy),
             "a larger share, or more use of it than of what is in fast memory".into(),
@@ -332,6 +345,12 @@ mod tests {
         assert!(at(&view, 2).why.contains("now and then"));
         assert!(at(&view, 5).why.contains("not used in any remembered scan"));
         assert!(at(&view, 7).why.contains("no page in slow memory hotter"));
+        view.status.granted_bytes = 5 * HUGE;
+        assert!(at(&view, 1).why.contains("others leave no room"), "{:?}", at(&view, 1));
+        assert!(at(&view, 1).would_change.contains("less other memory"));
+        let facts = explain(&view, None).unwrap().facts;
+        assert!(facts[0].contains("5 of 8 pages may be"), "{facts:?}");
+        assert!(facts[1].contains("room for 2 of them"), "{facts:?}");
         view.budget_pages = 5;
         assert!(at(&view, 1).why.contains("there is room"));
         assert!(at(&view, 7).why.contains("not full"));

@@ -497,13 +497,13 @@ impl Observer for Watching<'_> {
         s.lost_periods += u64::from(scan.lost_periods.saturating_sub(reported));
         s.bytes = scan.pages() as u64 * size.bytes();
         s.fast_bytes = scan.fast.count() as u64 * size.bytes();
-        s.granted_bytes = report.budget.fast_pages.saturating_mul(size.bytes());
+        s.granted_bytes = report.limit_pages.saturating_mul(size.bytes());
         s.untracked_fast_bytes = costs.untracked_fast_bytes;
         s.untracked_slow_bytes = costs.untracked_slow_bytes;
         s.untracked = untracked(&costs);
         s.truncated_pages = costs.truncated_pages;
         s.collapses = self.probe.collapses();
-        s.no_room_bytes = no_room_bytes(s.no_room_bytes, report.outcome, size);
+        s.no_room_bytes = no_room_bytes(s.no_room_bytes, report, size);
         (s.fast, s.slow) = (fast, slow);
         s.hit_ratio = features.hit_ratio;
         s.accessed_ratio = features.accessed_ratio;

@@ -11,6 +11,8 @@ pub struct PeriodReport<'a> {
     pub group: usize,
     /// The scan of the tracker.
     pub scan: &'a Scan,
+    /// Pages of fast memory that the group's share allows. The budget is less where there is no room.
+    pub limit_pages: u64,
     /// The budget of the plan.
     pub budget: Budget,
     /// The decision of the policy.

@@ -128,19 +128,19 @@ impl Engine {
         let mut decided = Vec::with_capacity(scans.len());
         for (member, scan) in self.members.iter_mut().zip(scans) {
             decided.push(scan.map(|scan| {
-                let limit = member.group.share.pages(&scan.layout);
+                let limit_pages = member.group.share.pages(&scan.layout);
                 let budget = Budget {
-                    fast_pages: with_headroom(limit, &scan, member.group.mover.headroom()),
+                    fast_pages: with_headroom(limit_pages, &scan, member.group.mover.headroom()),
                     moved_pages: member.group.moved_pages,
                 };
                 let before = (self.options.cpu_clock)();
                 let decision = member.group.policy.decide(&scan, &budget);
                 let policy_ns = spent(before, (self.options.cpu_clock)());
-                (scan, budget, decision, policy_ns)
+                (scan, limit_pages, budget, decision, policy_ns)
             }));
         }
         for (index, (member, decided)) in self.members.iter_mut().zip(decided).enumerate() {
-            let Some((scan, budget, decision, policy_ns)) = decided else { continue };
+            let Some((scan, limit_pages, budget, decision, policy_ns)) = decided else { continue };
             let outcome = member.act(&decision.plan, &scan, self.options.retries)?;
             let (up, down) = decision.plan.pages(scan.layout.page_size());
             let most = member.group.policy.most_moved_pages(&budget);
@@ -151,6 +151,7 @@ impl Engine {
             let report = PeriodReport {
                 group: index,
                 scan: &scan,
+                limit_pages,
                 budget,
                 decision: &decision,
                 outcome: &outcome,
@@ -288,14 +289,21 @@ impl Halves {
     }
 }
 
-/// A limit, less what the group has to leave so that enough of fast memory is free.
+/// A limit, less what the group has to leave so that enough of fast memory is free, and no more than
+/// there is room for. A policy that counted on more would plan to promote its hottest pages into room
+/// that others have, in vain, where it could exchange them.
 fn with_headroom(limit: u64, scan: &Scan, headroom: Headroom) -> u64 {
-    let pages = |bytes: u64| bytes.div_ceil(scan.layout.page_size().bytes());
+    let page_bytes = scan.layout.page_size().bytes();
+    let pages = |bytes: u64| bytes.div_ceil(page_bytes);
+    let fast = scan.fast.count() as u64;
+    let room = headroom.room_bytes.map_or(u64::MAX, |bytes| bytes / page_bytes);
+    let most = limit.min(fast.saturating_add(room));
     if headroom.lacking_bytes == 0 {
-        return limit;
+        return most;
     }
-    let left = (scan.fast.count() as u64).saturating_sub(pages(headroom.lacking_bytes));
-    limit.min(left.max(limit.saturating_sub(pages(headroom.wanted_bytes))))
+    let left = fast.saturating_sub(pages(headroom.lacking_bytes));
+    let least = limit.saturating_sub(pages(headroom.wanted_bytes));
+    limit.min(left.max(least.min(most)))
 }
 
 fn spent(before: Option<u64>, after: Option<u64>) -> Option<u64> {
@@ -320,7 +328,12 @@ mod tests {
             Scan::new(0, layout, PageBits::new(40), bits)
         };
         let with = |fast, lacking_bytes| {
-            with_headroom(20, &scan(fast), Headroom { wanted_bytes: 4 * MIB, lacking_bytes })
+            let room_bytes = None;
+            with_headroom(
+                20,
+                &scan(fast),
+                Headroom { wanted_bytes: 4 * MIB, lacking_bytes, room_bytes },
+            )
         };
         assert_eq!(with(20, 0), 20);
         assert_eq!(with(20, 1), 19);
@@ -329,5 +342,23 @@ mod tests {
         assert_eq!((with(19, 4 * MIB), with(18, 4 * MIB)), (18, 18));
         // A group far below its limit, or above it.
         assert_eq!((with(5, 4 * MIB), with(30, 4 * MIB)), (18, 20));
+    }
+
+    #[test]
+    fn a_budget_counts_on_no_more_room_than_there_is() {
+        let layout = Arc::new(Layout::contiguous(PageSize::Huge, 40));
+        let with = |fast: usize, lacking_bytes, room_mib: u64| {
+            let fast = (0..40).map(|page| page < fast).collect();
+            let scan = Scan::new(0, Arc::clone(&layout), PageBits::new(40), fast);
+            let room_bytes = Some(room_mib << 20);
+            with_headroom(20, &scan, Headroom { wanted_bytes: 4 << 20, lacking_bytes, room_bytes })
+        };
+        // None, less than a page, three pages, more than the limit allows.
+        assert_eq!([0, 1, 7, 100].map(|room_mib| with(15, 0, room_mib)), [15, 15, 18, 20]);
+        // What it has within its limit it keeps, and what is above it goes.
+        assert_eq!((with(20, 0, 0), with(25, 0, 0)), (20, 20));
+        // Where headroom is lacking as well: it gets nothing, or what clean cache leaves.
+        assert_eq!((with(5, 2 << 20, 0), with(5, 2 << 20, 6)), (5, 8));
+        assert_eq!((with(20, 2 << 20, 0), with(18, 2 << 20, 0)), (19, 18));
     }
 }

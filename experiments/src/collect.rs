@@ -166,7 +166,7 @@ impl Member {
         // Of the most that it had, as for rivals: a group that ends has few pages in its last period,
         // and a limit may be more than a group needs.
         if !self.ratio_is_given {
-            r.fast_ratio = ratio(report.budget.fast_pages, r.pages_max).min(1.0);
+            r.fast_ratio = ratio(report.limit_pages, r.pages_max).min(1.0);
         }
         r.lost_periods += row.lost_periods;
         r.promoted_pages += row.promoted_pages;

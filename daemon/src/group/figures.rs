@@ -6,6 +6,7 @@ use terrace_core::hotness::{Hotness, IDLE};
 use terrace_core::page::PageSize;
 use terrace_core::plan::{Direction, Failure, FailureReason, Outcome};
 use terrace_core::scan::Scan;
+use terrace_engine::PeriodReport;
 use terrace_linux::costs::CostSnapshot;
 
 use crate::status::{GroupStatus, Heat, ProcessStatus, UntrackedBytes};
@@ -37,18 +38,30 @@ pub(super) fn moved_pages(outcome: &Outcome, base_pages: u64, size: PageSize) ->
     (outcome.promoted_pages + outcome.demoted_pages) as f64 + base_pages as f64 * base
 }
 
-/// Bytes that were to be promoted and found no room. In a period without promotions, such as one of
-/// a pause, nothing has become known: what was known stays.
-pub(super) fn no_room_bytes(before: u64, outcome: &Outcome, size: PageSize) -> u64 {
+/// Bytes that were to be promoted and found no room, with what is in use in slow memory and could not
+/// be asked for: the limit allowed it, and there was no room. In a period without either and without
+/// promotions, such as one of a pause, nothing has become known: what was known stays.
+pub(super) fn no_room_bytes(before: u64, report: &PeriodReport, size: PageSize) -> u64 {
+    let outcome = report.outcome;
     let is_late =
         |f: &&Failure| f.direction == Direction::Promotion && f.reason == FailureReason::NoRoom;
-    let bytes: u64 = outcome.failures.iter().filter(is_late).map(|f| f.range.size_bytes).sum();
+    let failed: u64 = outcome.failures.iter().filter(is_late).map(|f| f.range.size_bytes).sum();
+    let unasked =
+        || (report.limit_pages - report.budget.fast_pages).min(slow_used_pages(report.scan));
+    let is_short = report.budget.fast_pages < report.limit_pages;
+    let bytes = failed + if is_short { unasked() * size.bytes() } else { 0 };
     match outcome.promoted_pages * size.bytes() {
         0 if bytes == 0 => before,
         // Some few found none among many that did: others came first.
         promoted if bytes < promoted => 0,
         _ => bytes,
     }
+}
+
+/// Pages in slow memory that were accessed in the period.
+fn slow_used_pages(scan: &Scan) -> u64 {
+    let words = scan.accessed.words().iter().zip(scan.fast.words());
+    words.map(|(accessed, fast)| u64::from((accessed & !fast).count_ones())).sum()
 }
 
 /// Takes the whole page-periods out of accesses and of those that were hits: never more hits than

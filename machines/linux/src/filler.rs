@@ -40,7 +40,7 @@ pub(crate) fn leave_free(
     let mut filled = Filled::default();
     for &node in nodes {
         let room = numa::room(roots, node)?;
-        let Headroom { wanted_bytes, lacking_bytes } = room.headroom;
+        let Headroom { wanted_bytes, lacking_bytes, .. } = room.headroom;
         let free_bytes = room.free_bytes + room.list_bytes + wanted_bytes - lacking_bytes;
         let kept_bytes = if keeps_headroom { wanted_bytes } else { 0 };
         let free_bytes = free_bytes.saturating_sub(kept_bytes);

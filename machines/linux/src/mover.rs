@@ -316,6 +316,8 @@ impl PageMover {
             let of_node = self.kernel.headroom(node);
             sum.wanted_bytes = sum.wanted_bytes.saturating_add(of_node.wanted_bytes);
             sum.lacking_bytes = sum.lacking_bytes.saturating_add(of_node.lacking_bytes);
+            let both = |more: u64| sum.room_bytes.unwrap_or(0).saturating_add(more);
+            sum.room_bytes = of_node.room_bytes.map(both);
         }
         sum
     }

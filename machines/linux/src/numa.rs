@@ -181,6 +181,7 @@ fn parse_room(text: &str, node: u32) -> Room {
         headroom: Headroom {
             wanted_bytes: headroom,
             lacking_bytes: headroom.saturating_sub(free * PAGE_BYTES),
+            room_bytes: None,
         },
         managed_bytes: managed * PAGE_BYTES,
         list_bytes: on_lists * PAGE_BYTES,
@@ -262,7 +263,8 @@ mod tests {
         let full = FULL.replace("3100", "1900");
         let full = parse_room(&full, 1);
         // 100 and 900 pages are free of the 1,024.
-        let headroom = Headroom { wanted_bytes: 4 << 20, lacking_bytes: 24 * 4096 };
+        let headroom =
+            Headroom { wanted_bytes: 4 << 20, lacking_bytes: 24 * 4096, room_bytes: None };
         assert_eq!((full.free_bytes, full.headroom), (0, headroom));
         assert_eq!(room.headroom.lacking_bytes, 0);
         // Of a large node, 4 GiB, it is a part: 16 MiB.

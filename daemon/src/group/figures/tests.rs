@@ -1,6 +1,11 @@
 //! Tests of a group's room and accesses.
 
-use terrace_core::page::{SpaceId, VirtualRange};
+use std::sync::Arc;
+
+use terrace_core::page::{Layout, SpaceId, VirtualRange};
+use terrace_core::plan::{Decision, Plan};
+use terrace_core::scan::Budget;
+use terrace_engine::Cpu;
 
 use super::*;
 
@@ -17,7 +22,25 @@ fn what_found_no_room_is_reported_until_promotions_find_some() {
     };
     let outcome =
         |promoted_pages, failures| Outcome { promoted_pages, failures, ..Outcome::default() };
-    let next = |before, outcome: &Outcome| no_room_bytes(before, outcome, PageSize::Huge);
+    // Of 20 pages it has 3 and uses these and 4 more; its limit is 8 pages.
+    let layout = Arc::new(Layout::contiguous(PageSize::Huge, 20));
+    let scan =
+        Scan::new(0, layout, (0..20).map(|p| p < 7).collect(), (0..20).map(|p| p < 3).collect());
+    let decision = Decision { plan: Plan::default(), applied: "", features: Default::default() };
+    let of = |before, outcome: &Outcome, limit_pages, fast_pages| {
+        let report = PeriodReport {
+            group: 0,
+            scan: &scan,
+            limit_pages,
+            budget: Budget::fast(fast_pages),
+            decision: &decision,
+            outcome,
+            cpu: Cpu::default(),
+            untracked_bytes: None,
+        };
+        no_room_bytes(before, &report, PageSize::Huge)
+    };
+    let next = |before, outcome: &Outcome| of(before, outcome, 8, 8);
     let refused = || failure(Direction::Promotion, FailureReason::NoRoom, 4);
     let mut now = next(0, &outcome(0, vec![refused()]));
     assert_eq!(now, 8 << 20);
@@ -27,6 +50,11 @@ fn what_found_no_room_is_reported_until_promotions_find_some() {
     assert_eq!(next(now, &outcome(1, vec![refused()])), 8 << 20);
     assert_eq!(next(now, &outcome(5, vec![refused()])), 0);
     assert_eq!(next(now, &outcome(1, vec![])), 0);
+    // No room for five more, of which four are in use; for two more; for one more, and pages change
+    // places within the rest.
+    assert_eq!(of(0, &outcome(0, vec![]), 8, 3), 8 << 20);
+    assert_eq!(of(0, &outcome(0, vec![]), 8, 6), 4 << 20);
+    assert_eq!(of(0, &outcome(9, vec![]), 8, 7), 0);
 }
 
 #[test]

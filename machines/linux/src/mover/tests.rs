@@ -53,7 +53,8 @@ fn pages_on_the_processors_lists_are_not_given_up_for_again() {
         \x20       managed  100000\n  pagesets\n    cpu: 0\n              count: 100\n";
     let (_keep, roots) = folder(&[("proc/zoneinfo", zones)]);
     let session = Arc::new(Session::open(&roots, None).unwrap());
-    let lacks = |lacking_bytes| Headroom { wanted_bytes: 4 << 20, lacking_bytes };
+    let lacks =
+        |lacking_bytes| Headroom { wanted_bytes: 4 << 20, lacking_bytes, ..Headroom::default() };
     let of = |lacking_bytes, lists| {
         let world = World { headroom: lacks(lacking_bytes), ..World::default() };
         mover(world, Duration::from_secs(1)).0.emptying(lists).headroom()
