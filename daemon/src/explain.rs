@@ -81,6 +81,11 @@ fn granted_pages(view: &View, scan: &Scan) -> u64 {
     view.status.granted_bytes / scan.layout.page_size().bytes()
 }
 
+/// Whether there is room for less of the group than its share allows.
+fn is_short(view: &View, scan: &Scan) -> bool {
+    view.budget_pages < granted_pages(view, scan).min(scan.pages() as u64)
+}
+
 fn facts(view: &View, scan: &Scan) -> Vec<String> {
     let s = &view.status;
     let mut facts = vec![format!(
@@ -96,7 +101,7 @@ fn facts(view: &View, scan: &Scan) -> Vec<String> {
         s.limit,
         scan.fast.count(),
     )];
-    if view.budget_pages < granted_pages(view, scan) {
+    if is_short(view, scan) {
         let room = view.budget_pages;
         facts.push(format!("others leave room for {room} of them in fast memory"));
     }
@@ -247,8 +252,11 @@ fn reason(view: &View, scan: &Scan, range: &RangeExplanation, used: Use) -> (Str
         (false, _) if granted_pages(view, scan) == 0 => {
             ("the group has no fast memory".into(), "a larger share".into())
         }
-        (false, Use::Hot | Use::Warm) if full && view.budget_pages < granted_pages(view, scan) => (
-            "its share allows it to come, and others leave no room for it".into(),
+        (false, Use::Hot | Use::Warm) if full && is_short(view, scan) => (
+            format!(
+                "others leave less room than the share allows, and {} keeps other pages there",
+                s.policy
+            ),
             remedy(FailureReason::NoRoom).to_owned(),
         ),
         (false, Use::Hot) if full => (
@@ -346,7 +354,7 @@ mod tests {
         assert!(at(&view, 5).why.contains("not used in any remembered scan"));
         assert!(at(&view, 7).why.contains("no page in slow memory hotter"));
         view.status.granted_bytes = 5 * HUGE;
-        assert!(at(&view, 1).why.contains("others leave no room"), "{:?}", at(&view, 1));
+        assert!(at(&view, 1).why.contains("others leave less room"), "{:?}", at(&view, 1));
         assert!(at(&view, 1).would_change.contains("less other memory"));
         let facts = explain(&view, None).unwrap().facts;
         assert!(facts[0].contains("5 of 8 pages may be"), "{facts:?}");

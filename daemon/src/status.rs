@@ -215,8 +215,8 @@ pub struct GroupStatus {
     /// the kernel does not count them.
     #[serde(default)]
     pub collapses: Option<u64>,
-    /// Bytes whose promotion found no room in fast memory, in the last period with promotions or
-    /// attempts.
+    /// Bytes whose promotion found no room in fast memory in the last period, or that are in use and
+    /// within the limit, and for which there was none.
     #[serde(default)]
     pub no_room_bytes: u64,
     /// Page tables by node, if the kernel counts them.

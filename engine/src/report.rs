@@ -13,6 +13,8 @@ pub struct PeriodReport<'a> {
     pub scan: &'a Scan,
     /// Pages of fast memory that the group's share allows. The budget is less where there is no room.
     pub limit_pages: u64,
+    /// Pages for which there was room beside those that the group has; `None` where that is not known.
+    pub room_pages: Option<u64>,
     /// The budget of the plan.
     pub budget: Budget,
     /// The decision of the policy.

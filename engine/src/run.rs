@@ -129,18 +129,21 @@ impl Engine {
         for (member, scan) in self.members.iter_mut().zip(scans) {
             decided.push(scan.map(|scan| {
                 let limit_pages = member.group.share.pages(&scan.layout);
+                let headroom = member.group.mover.headroom();
+                let room_pages = room_pages(&scan, headroom);
                 let budget = Budget {
-                    fast_pages: with_headroom(limit_pages, &scan, member.group.mover.headroom()),
+                    fast_pages: with_headroom(limit_pages, &scan, headroom),
                     moved_pages: member.group.moved_pages,
                 };
                 let before = (self.options.cpu_clock)();
                 let decision = member.group.policy.decide(&scan, &budget);
                 let policy_ns = spent(before, (self.options.cpu_clock)());
-                (scan, limit_pages, budget, decision, policy_ns)
+                ((scan, limit_pages, room_pages), budget, decision, policy_ns)
             }));
         }
         for (index, (member, decided)) in self.members.iter_mut().zip(decided).enumerate() {
-            let Some((scan, limit_pages, budget, decision, policy_ns)) = decided else { continue };
+            let Some((seen, budget, decision, policy_ns)) = decided else { continue };
+            let (scan, limit_pages, room_pages) = seen;
             let outcome = member.act(&decision.plan, &scan, self.options.retries)?;
             let (up, down) = decision.plan.pages(scan.layout.page_size());
             let most = member.group.policy.most_moved_pages(&budget);
@@ -152,6 +155,7 @@ impl Engine {
                 group: index,
                 scan: &scan,
                 limit_pages,
+                room_pages,
                 budget,
                 decision: &decision,
                 outcome: &outcome,
@@ -293,10 +297,9 @@ impl Halves {
 /// there is room for. A policy that counted on more would plan to promote its hottest pages into room
 /// that others have, in vain, where it could exchange them.
 fn with_headroom(limit: u64, scan: &Scan, headroom: Headroom) -> u64 {
-    let page_bytes = scan.layout.page_size().bytes();
-    let pages = |bytes: u64| bytes.div_ceil(page_bytes);
+    let pages = |bytes: u64| bytes.div_ceil(scan.layout.page_size().bytes());
     let fast = scan.fast.count() as u64;
-    let room = headroom.room_bytes.map_or(u64::MAX, |bytes| bytes / page_bytes);
+    let room = room_pages(scan, headroom).unwrap_or(u64::MAX);
     let most = limit.min(fast.saturating_add(room));
     if headroom.lacking_bytes == 0 {
         return most;
@@ -304,6 +307,11 @@ fn with_headroom(limit: u64, scan: &Scan, headroom: Headroom) -> u64 {
     let left = fast.saturating_sub(pages(headroom.lacking_bytes));
     let least = limit.saturating_sub(pages(headroom.wanted_bytes));
     limit.min(left.max(least.min(most)))
+}
+
+/// Pages for which there is room beside those that the group has, where that is known.
+fn room_pages(scan: &Scan, headroom: Headroom) -> Option<u64> {
+    headroom.room_bytes.map(|bytes| bytes / scan.layout.page_size().bytes())
 }
 
 fn spent(before: Option<u64>, after: Option<u64>) -> Option<u64> {

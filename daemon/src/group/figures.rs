@@ -38,23 +38,26 @@ pub(super) fn moved_pages(outcome: &Outcome, base_pages: u64, size: PageSize) ->
     (outcome.promoted_pages + outcome.demoted_pages) as f64 + base_pages as f64 * base
 }
 
-/// Bytes that were to be promoted and found no room, with what is in use in slow memory and could not
-/// be asked for: the limit allowed it, and there was no room. In a period without either and without
-/// promotions, such as one of a pause, nothing has become known: what was known stays.
+/// Bytes that were to be promoted and found no room; or, if that is more, that are in use in slow memory
+/// and could not be asked for, since the limit allows them and there is no room. Where room is not known,
+/// a period without promotions, such as one of a pause, shows nothing: what was known stays.
 pub(super) fn no_room_bytes(before: u64, report: &PeriodReport, size: PageSize) -> u64 {
     let outcome = report.outcome;
     let is_late =
         |f: &&Failure| f.direction == Direction::Promotion && f.reason == FailureReason::NoRoom;
     let failed: u64 = outcome.failures.iter().filter(is_late).map(|f| f.range.size_bytes).sum();
-    let unasked =
-        || (report.limit_pages - report.budget.fast_pages).min(slow_used_pages(report.scan));
-    let is_short = report.budget.fast_pages < report.limit_pages;
-    let bytes = failed + if is_short { unasked() * size.bytes() } else { 0 };
-    match outcome.promoted_pages * size.bytes() {
-        0 if bytes == 0 => before,
-        // Some few found none among many that did: others came first.
-        promoted if bytes < promoted => 0,
-        _ => bytes,
+    let promoted = outcome.promoted_pages * size.bytes();
+    // Some few found none among many that did: others came first.
+    let late = if failed < promoted { 0 } else { failed };
+    match report.room_pages {
+        Some(room) => {
+            let wanted = report.limit_pages.min(report.scan.pages() as u64);
+            let unasked = wanted.saturating_sub(report.budget.fast_pages);
+            let short = slow_used_pages(report.scan).saturating_sub(room).min(unasked);
+            late.max(short * size.bytes())
+        }
+        None if failed == 0 && promoted == 0 => before,
+        None => late,
     }
 }
 

@@ -311,13 +311,13 @@ impl PageMover {
 
     /// Headroom of the fast nodes together.
     fn headroom_now(&mut self) -> Headroom {
-        let mut sum = Headroom::default();
+        let mut sum = Headroom { room_bytes: Some(0), ..Headroom::default() };
         for &node in &self.nodes.fast {
             let of_node = self.kernel.headroom(node);
             sum.wanted_bytes = sum.wanted_bytes.saturating_add(of_node.wanted_bytes);
             sum.lacking_bytes = sum.lacking_bytes.saturating_add(of_node.lacking_bytes);
-            let both = |more: u64| sum.room_bytes.unwrap_or(0).saturating_add(more);
-            sum.room_bytes = of_node.room_bytes.map(both);
+            let both = sum.room_bytes.zip(of_node.room_bytes);
+            sum.room_bytes = both.map(|(room, more)| room.saturating_add(more));
         }
         sum
     }

@@ -27,11 +27,13 @@ fn what_found_no_room_is_reported_until_promotions_find_some() {
     let scan =
         Scan::new(0, layout, (0..20).map(|p| p < 7).collect(), (0..20).map(|p| p < 3).collect());
     let decision = Decision { plan: Plan::default(), applied: "", features: Default::default() };
-    let of = |before, outcome: &Outcome, limit_pages, fast_pages| {
+    let of = |before, outcome: &Outcome, limit_pages: u64, room_pages: Option<u64>| {
+        let fast_pages = room_pages.map_or(limit_pages, |room| limit_pages.min(3 + room));
         let report = PeriodReport {
             group: 0,
             scan: &scan,
             limit_pages,
+            room_pages,
             budget: Budget::fast(fast_pages),
             decision: &decision,
             outcome,
@@ -40,7 +42,7 @@ fn what_found_no_room_is_reported_until_promotions_find_some() {
         };
         no_room_bytes(before, &report, PageSize::Huge)
     };
-    let next = |before, outcome: &Outcome| of(before, outcome, 8, 8);
+    let next = |before, outcome: &Outcome| of(before, outcome, 8, None);
     let refused = || failure(Direction::Promotion, FailureReason::NoRoom, 4);
     let mut now = next(0, &outcome(0, vec![refused()]));
     assert_eq!(now, 8 << 20);
@@ -50,11 +52,14 @@ fn what_found_no_room_is_reported_until_promotions_find_some() {
     assert_eq!(next(now, &outcome(1, vec![refused()])), 8 << 20);
     assert_eq!(next(now, &outcome(5, vec![refused()])), 0);
     assert_eq!(next(now, &outcome(1, vec![])), 0);
-    // No room for five more, of which four are in use; for two more; for one more, and pages change
-    // places within the rest.
-    assert_eq!(of(0, &outcome(0, vec![]), 8, 3), 8 << 20);
-    assert_eq!(of(0, &outcome(0, vec![]), 8, 6), 4 << 20);
-    assert_eq!(of(0, &outcome(9, vec![]), 8, 7), 0);
+    // Room for so many more: of the four that are in use in slow memory the others are short, within
+    // the limit. With room for all nothing is, whatever was before.
+    let none = outcome(0, vec![]);
+    let short = |limit_pages, room| of(4 << 20, &none, limit_pages, Some(room)) >> 21;
+    assert_eq!([0, 1, 3, 4, 90].map(|room| short(8, room)), [4, 3, 1, 0, 0]);
+    assert_eq!((short(5, 0), short(5, 1), short(5, 2), short(1000, 0)), (2, 1, 0, 4));
+    // Those that failed are some of them.
+    assert_eq!(of(0, &outcome(0, vec![refused()]), 8, Some(0)), 8 << 20);
 }
 
 #[test]
