@@ -124,8 +124,7 @@ impl PageKernel for LiveKernel {
     }
 
     fn headroom(&mut self, node: u32) -> Headroom {
-        let room = numa::room(&self.roots, node).unwrap_or_default();
-        Headroom { room_bytes: Some(room.bytes()), ..room.headroom }
+        numa::room(&self.roots, node).unwrap_or_default().headroom
     }
 
     fn allowed_nodes(&mut self, pid: u32) -> Option<Vec<u32>> {

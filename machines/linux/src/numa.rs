@@ -175,13 +175,15 @@ fn parse_room(text: &str, node: u32) -> Room {
         return Room::default();
     }
     let headroom = HEADROOM_BYTES.max(managed * PAGE_BYTES / HEADROOM_PART);
+    let free_bytes = (free * PAGE_BYTES).saturating_sub(headroom);
+    let cache_bytes = cache.saturating_sub(dear.saturating_add(reserve)) * PAGE_BYTES;
     Room {
-        free_bytes: (free * PAGE_BYTES).saturating_sub(headroom),
-        cache_bytes: cache.saturating_sub(dear.saturating_add(reserve)) * PAGE_BYTES,
+        free_bytes,
+        cache_bytes,
         headroom: Headroom {
             wanted_bytes: headroom,
             lacking_bytes: headroom.saturating_sub(free * PAGE_BYTES),
-            room_bytes: None,
+            room_bytes: Some(free_bytes + cache_bytes),
         },
         managed_bytes: managed * PAGE_BYTES,
         list_bytes: on_lists * PAGE_BYTES,
@@ -263,8 +265,11 @@ mod tests {
         let full = FULL.replace("3100", "1900");
         let full = parse_room(&full, 1);
         // 100 and 900 pages are free of the 1,024.
-        let headroom =
-            Headroom { wanted_bytes: 4 << 20, lacking_bytes: 24 * 4096, room_bytes: None };
+        let headroom = Headroom {
+            wanted_bytes: 4 << 20,
+            lacking_bytes: 24 * 4096,
+            room_bytes: Some((35_000 - 4_000 - 2_000) * 4096),
+        };
         assert_eq!((full.free_bytes, full.headroom), (0, headroom));
         assert_eq!(room.headroom.lacking_bytes, 0);
         // Of a large node, 4 GiB, it is a part: 16 MiB.
@@ -273,6 +278,7 @@ mod tests {
         assert_eq!(room.list_bytes, 10 * 4096);
         assert_eq!(room.cache_bytes, (35_000 - 4_000 - 2_000) * 4096);
         assert_eq!(room.bytes(), room.free_bytes + room.cache_bytes);
+        assert_eq!(room.headroom.room_bytes, Some(room.bytes()));
         assert_eq!(super::room(&roots, 7).unwrap(), Room::default());
         let (_keep, roots) = folder(&[]);
         assert_eq!(super::room(&roots, 1).unwrap(), Room::default());

@@ -66,6 +66,19 @@ fn pages_on_the_processors_lists_are_not_given_up_for_again() {
 }
 
 #[test]
+fn room_is_that_of_all_fast_nodes_and_unknown_where_that_of_one_is() {
+    let of = |fast: Vec<u32>, room_bytes| {
+        let headroom = Headroom { wanted_bytes: 4 << 20, lacking_bytes: 0, room_bytes };
+        let mut mover = mover(World { headroom, ..World::default() }, Duration::from_secs(1)).0;
+        mover.nodes.fast = fast;
+        mover.headroom().room_bytes
+    };
+    assert_eq!((of(vec![0], Some(5)), of(vec![0, 2], Some(5))), (Some(5), Some(10)));
+    assert_eq!((of(vec![0], None), of(vec![0, 2], None)), (None, None));
+    assert_eq!(of(vec![0, 2], Some(u64::MAX)), Some(u64::MAX));
+}
+
+#[test]
 fn demotions_go_before_promotions_and_exchanges_pairwise_between() {
     let world = World { place: placed(0..4, 10..14), ..World::default() };
     let (mut mover, world, _) = mover(world, Duration::from_secs(1));
