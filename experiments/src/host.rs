@@ -486,7 +486,7 @@ fn under_policies(
     engine.run(&mut collector, || {
         periods += 1;
         counts.between_periods(periods - 1, |source| host.table_pages(source));
-        if measured.begins_after(periods - 1) {
+        if measured.begins() {
             fill_up(experiment, &filled, |f| host.give_headroom(f), || host.take_rest());
         }
         let programs = sessions.iter().flatten();

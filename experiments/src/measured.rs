@@ -21,8 +21,12 @@ pub(crate) struct Measured {
     warm_up_periods: u64,
     periods: u64,
     period: Duration,
-    /// Periods that are over.
+    /// Periods that are over, and those of them in the warm-up.
     over: u64,
+    over_in_warm_up: u64,
+    since: Instant,
+    /// The warm-up is over, and what is measured has not begun.
+    begins: bool,
     /// When what is measured after a warm-up began.
     begun: Option<Instant>,
     has_ended: bool,
@@ -44,6 +48,9 @@ impl Measured {
             periods,
             period: Duration::from_millis(experiment.period_ms),
             over: 0,
+            over_in_warm_up: 0,
+            since: Instant::now(),
+            begins: false,
             begun: None,
             has_ended: false,
             begin: None,
@@ -68,12 +75,21 @@ impl Measured {
         !self.has_ended
     }
 
-    /// Whether what is measured after a warm-up begins once so many periods are over.
-    pub fn begins_after(&self, over: u64) -> bool {
-        self.warm_up_periods > 0 && over == self.warm_up_periods
+    /// Whether what is measured after a warm-up begins now: it does once the warm-up's periods should
+    /// have taken their time. A tracker loses periods where memory changes; if each of them made
+    /// a warm-up longer, systems would be measured at different places of a program's work.
+    pub fn begins(&mut self) -> bool {
+        let is_over = self.since.elapsed() + self.period / 2 >= self.length(self.warm_up_periods);
+        self.begins = self.warm_up_periods > 0 && self.begun.is_none() && is_over;
+        self.begins
     }
 
-    /// Whether that is so now.
+    /// The time that so many periods should take.
+    fn length(&self, periods: u64) -> Duration {
+        self.period * u32::try_from(periods).unwrap_or(u32::MAX)
+    }
+
+    /// Whether it has begun, and has not ended.
     pub fn is_measuring(&self) -> bool {
         self.begun.is_some() && !self.has_ended
     }
@@ -82,12 +98,11 @@ impl Measured {
     fn is_enough(&self) -> bool {
         let Some(begun) = self.begun else { return false };
         let wanted = self.periods - self.warm_up_periods;
-        let measured = self.over.saturating_sub(self.warm_up_periods);
-        let length = self.period * u32::try_from(wanted).unwrap_or(u32::MAX);
-        begun.elapsed() + self.period / 2 >= length || measured >= 2 * wanted
+        let measured = self.over - self.over_in_warm_up;
+        begun.elapsed() + self.period / 2 >= self.length(wanted) || measured >= 2 * wanted
     }
 
-    /// Marks the end of so many periods.
+    /// Marks the end of so many periods, and the begin of what is measured where it begins now.
     pub fn between_periods<'a>(
         &mut self,
         over: u64,
@@ -97,26 +112,25 @@ impl Measured {
         self.over = self.over.max(over);
         let sessions: Vec<&Session> = sessions.collect();
         let mut sessions = sessions.into_iter();
-        match over {
-            _ if self.warm_up_periods == 0 => mark(Mark::Period),
-            over if self.begins_after(over) => {
-                let drives = sessions.clone().filter_map(Session::drive_pid);
-                drives.for_each(|pid| bystanders::bring_to_fast(topology, pid));
-                self.begin = self.threads();
-                mark(Mark::Begin);
-                self.begun = Some(Instant::now());
-                return sessions.try_for_each(Session::mark);
-            }
-            _ if self.is_enough() => {
-                self.has_ended = true;
-                // The programs end when they get the mark. The clock of a virtual machine goes on at
-                // another speed after the end, so all of them have taken theirs before.
-                sessions.clone().try_for_each(Session::mark)?;
-                sessions.try_for_each(Session::measured)?;
-                mark(Mark::End);
-                self.end = self.threads();
-            }
-            _ => mark(Mark::Period),
+        if self.begins {
+            let drives = sessions.clone().filter_map(Session::drive_pid);
+            drives.for_each(|pid| bystanders::bring_to_fast(topology, pid));
+            self.begin = self.threads();
+            mark(Mark::Begin);
+            (self.begins, self.over_in_warm_up) = (false, self.over);
+            self.begun = Some(Instant::now());
+            return sessions.try_for_each(Session::mark);
+        }
+        if self.is_enough() {
+            self.has_ended = true;
+            // The programs end when they get the mark. The clock of a virtual machine goes on at
+            // another speed after the end, so all of them have taken theirs before.
+            sessions.clone().try_for_each(Session::mark)?;
+            sessions.try_for_each(Session::measured)?;
+            mark(Mark::End);
+            self.end = self.threads();
+        } else {
+            mark(Mark::Period);
         }
         Ok(())
     }
@@ -133,7 +147,7 @@ impl Measured {
             self.end = self.threads();
         }
         let (over, warm_up) = (self.over, self.warm_up_periods);
-        if over < warm_up {
+        if warm_up > 0 && self.begun.is_none() {
             return Err(refuse!(
                 "the programs ended after {over} periods, in the warm-up of {warm_up}: expected them \
                  to run on, correct what they execute, or let warm_up_periods be smaller"
@@ -163,28 +177,59 @@ mod tests {
 
     use super::*;
 
-    /// So much of what is measured passes.
+    /// So much of the run's time passes.
     fn passes(measured: &mut Measured, time: Duration) {
+        measured.since = measured.since.checked_sub(time).unwrap();
         measured.begun = measured.begun.map(|begun| begun.checked_sub(time).unwrap());
+    }
+
+    fn experiment(periods: &str) -> Experiment {
+        let text = format!(
+            "name = \"e\"\nperiod_ms = 10000\n{periods}\n[[groups]]\nname = \"a\"\n\
+             fast_ratio = 0.5\nworkload = {{ kind = \"zipf\" }}\n"
+        );
+        Experiment::parse(&text, PathBuf::from(".")).unwrap()
+    }
+
+    /// Lets periods of these times pass until the run is over. The last time is that of all others. The
+    /// number of periods in the warm-up, and of all.
+    fn run(measured: &mut Measured, times_ms: &[u64]) -> (u64, u64) {
+        let topology = Topology { tiers: Vec::new(), source: TierSource::Given };
+        let mut over = 0;
+        while measured.goes_on() {
+            let last = times_ms.len() - 1;
+            passes(measured, Duration::from_millis(times_ms[last.min(over as usize)]));
+            over += 1;
+            let begins = measured.begins();
+            measured.between_periods(over, &topology, std::iter::empty()).unwrap();
+            assert!(!begins || measured.is_measuring());
+        }
+        (measured.over_in_warm_up, over)
     }
 
     #[test]
     fn as_much_time_is_measured_as_the_periods_should_take() {
-        let text = "name = \"e\"\nperiod_ms = 10000\nperiods = 6\nwarm_up_periods = 4\n[[groups]]\n\
-                    name = \"a\"\nfast_ratio = 0.5\nworkload = { kind = \"zipf\" }\n";
-        let experiment = Experiment::parse(text, PathBuf::from(".")).unwrap();
+        let experiment = experiment("periods = 6\nwarm_up_periods = 4");
         let host = tempfile::tempdir().unwrap();
-        let topology = Topology { tiers: Vec::new(), source: TierSource::Given };
         // The time of each period behind the warm-up, and how many there are.
         for (ms, periods) in [(10_000, 2), (9000, 2), (1000, 4), (5000, 3), (30_000, 1)] {
             let mut measured = Measured::below(Roots::below(host.path()), &experiment);
-            let mut over = 0;
-            while measured.goes_on() {
-                passes(&mut measured, Duration::from_millis(ms));
-                over += 1;
-                measured.between_periods(over, &topology, std::iter::empty()).unwrap();
-            }
-            assert_eq!(over, 4 + periods, "periods of {ms} ms");
+            let (in_warm_up, over) = run(&mut measured, &[10_000, 10_000, 10_000, 10_000, ms]);
+            assert_eq!((in_warm_up, over), (4, 4 + periods), "periods of {ms} ms");
+        }
+    }
+
+    #[test]
+    fn a_warm_up_takes_its_time_whatever_is_lost_in_it() {
+        let experiment = experiment("periods = 6\nwarm_up_periods = 4");
+        let host = tempfile::tempdir().unwrap();
+        // With each period, others that were lost.
+        for (times_ms, in_warm_up) in
+            [(&[20_000, 10_000][..], 3), (&[40_000, 10_000], 1), (&[1000, 10_000], 5)]
+        {
+            let mut measured = Measured::below(Roots::below(host.path()), &experiment);
+            assert_eq!(run(&mut measured, times_ms), (in_warm_up, in_warm_up + 2));
+            measured.end().unwrap();
         }
     }
 
@@ -199,19 +244,17 @@ mod tests {
             std::fs::write(folder.join("schedstat"), format!("{time_ns} 0 1\n")).unwrap();
         };
         let rows = |warm_up_periods: u64| {
-            let text = format!(
-                "name = \"e\"\nperiod_ms = 10000\nperiods = 6\nwarm_up_periods = {warm_up_periods}\n\
-                 [[groups]]\nname = \"a\"\nfast_ratio = 0.5\nworkload = {{ kind = \"zipf\" }}\n"
-            );
-            let experiment = Experiment::parse(&text, PathBuf::from(".")).unwrap();
+            let experiment =
+                experiment(&format!("periods = 6\nwarm_up_periods = {warm_up_periods}"));
             put(1_000_000);
             let mut measured = Measured::below(Roots::below(host.path()), &experiment);
             let topology = Topology { tiers: Vec::new(), source: TierSource::Given };
             for over in 1..=6 {
                 put(1_000_000 * (over + 1));
                 assert!(measured.goes_on());
-                measured.between_periods(over, &topology, std::iter::empty()).unwrap();
                 passes(&mut measured, Duration::from_secs(10));
+                measured.begins();
+                measured.between_periods(over, &topology, std::iter::empty()).unwrap();
             }
             assert!(!measured.goes_on());
             put(20_000_000);
@@ -226,17 +269,19 @@ mod tests {
 
     #[test]
     fn programs_that_end_in_the_warm_up_are_an_error_and_no_result() {
-        let text = "name = \"e\"\nperiod_ms = 100\nperiods = 6\nwarm_up_periods = 4\n[[groups]]\n\
-                    name = \"a\"\nfast_ratio = 0.5\nworkload = { kind = \"zipf\" }\n";
-        let experiment = Experiment::parse(text, PathBuf::from(".")).unwrap();
+        let experiment = experiment("periods = 6\nwarm_up_periods = 4");
         let host = tempfile::tempdir().unwrap();
         let mut measured = Measured::below(Roots::below(host.path()), &experiment);
         let topology = Topology { tiers: Vec::new(), source: TierSource::Given };
-        let mut over = |over| measured.between_periods(over, &topology, std::iter::empty());
-        (1..=3).for_each(|number| over(number).unwrap());
+        let period = |measured: &mut Measured, over| {
+            passes(measured, Duration::from_secs(10));
+            measured.begins();
+            measured.between_periods(over, &topology, std::iter::empty()).unwrap();
+        };
+        (1..=3).for_each(|number| period(&mut measured, number));
         let error = measured.end().unwrap_err().to_string();
         assert!(error.contains("after 3 periods, in the warm-up of 4"), "{error}");
-        measured.between_periods(4, &topology, std::iter::empty()).unwrap();
+        period(&mut measured, 4);
         measured.end().unwrap();
     }
 }

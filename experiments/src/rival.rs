@@ -99,7 +99,7 @@ pub(crate) fn run(
     let mut periods = Periods::begin(experiment);
     while measured.goes_on() && !stop.load(Ordering::Relaxed) {
         let Some(number) = periods.next(&mut sessions)? else { break };
-        let begins = measured.begins_after(number + 1);
+        let begins = measured.begins();
         if begins {
             fill_up(experiment, &filled, |f| host.give_headroom(f), || host.take_rest());
             observed = Observed::now(&host, &sources, first)?;
