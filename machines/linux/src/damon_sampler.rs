@@ -11,7 +11,7 @@ use terrace_core::page::Layout;
 
 use crate::collect::{Accesses, Collector, PeriodEnd, Regions};
 use crate::damon::Kdamond;
-use crate::files::FileError;
+use crate::files::{self, FileError};
 use crate::numa;
 use crate::process;
 use crate::ring::Record;
@@ -40,6 +40,8 @@ pub(crate) struct DamonSampler {
     layout: Option<Layout>,
     /// The kernel thread was turned on, or an attempt was made.
     is_on: bool,
+    /// When the thread was last turned on, until that was asked for.
+    begun: Option<Instant>,
     records: Vec<Record>,
     /// Processor time of kernel threads that have ended.
     ended_ns: u64,
@@ -65,6 +67,7 @@ impl DamonSampler {
             collector: None,
             layout: None,
             is_on: false,
+            begun: None,
             records: Vec::new(),
             ended_ns: 0,
             session,
@@ -101,8 +104,10 @@ impl DamonSampler {
         trace.drain(&mut self.records)?;
         self.is_on = true;
         let pid = self.kdamond.on()?;
+        self.begun = Some(Instant::now());
         // Early enough: the first record comes a period later.
-        trace.follow(pid)?;
+        let name = files::read(&self.roots.process(pid).join("comm"))?;
+        trace.follow(pid, name.as_deref().map(str::trim))?;
         let period_ns = self.period.as_nanos() as u64;
         self.collector = Some(Collector::new(regions, pid, period_ns, samples));
         Ok(())
@@ -253,6 +258,10 @@ impl Sampler for DamonSampler {
         }
     }
 
+    fn begun(&mut self) -> Option<Instant> {
+        self.begun.take()
+    }
+
     fn interval(&self) -> Duration {
         self.sampling.interval()
     }
@@ -376,6 +385,7 @@ mod tests {
         let (keep, roots) = folder(&[
             ("sys/devices/system/cpu/online", "0\n"),
             ("sys/kernel/tracing/instances/.keep", ""),
+            ("proc/77/comm", "kdamond.0\n"),
             ("proc/77/stat", "77 (kdamond.0) I 2 0 0 0 0 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0\n"),
         ]);
         put_kdamond(keep.path(), 3);
@@ -535,6 +545,7 @@ mod tests {
         let session = Arc::new(Session::open(&roots, None).unwrap());
         let mut sampler = DamonSampler::new(&roots, Arc::clone(&session), 0, PERIOD, Samples::One);
         sampler.start(&layout()).unwrap();
+        assert!(sampler.begun().is_some() && sampler.begun().is_none());
         let instance = instances(&roots)[0].clone();
         let complete =
             |sampler: &mut DamonSampler| match sampler.wait(Instant::now(), &mut || false).unwrap()

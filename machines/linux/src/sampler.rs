@@ -63,18 +63,24 @@ pub(crate) trait Sampler: Send {
     /// The name it has in results.
     fn name(&self) -> &'static str;
 
-    /// Starts with this layout, which has pages. The first period begins as this returns. After an
-    /// error nothing is left running.
+    /// Starts with this layout, which has pages. The first period begins as this returns, or earlier
+    /// (`begun`). After an error nothing is left running.
     fn start(&mut self, layout: &Layout) -> Result<(), StepError>;
 
     /// Waits for the end of the period that began at `since`, until `stopped` returns true: it is
     /// called several times, at least once in each interval between samples, but not more often
-    /// than useful. The next period begins as this returns.
+    /// than useful. The next period begins as this returns, or earlier (`begun`).
     fn wait(
         &mut self,
         since: Instant,
         stopped: &mut dyn FnMut() -> bool,
     ) -> Result<Waited, StepError>;
+
+    /// When the period began that the last call of `start` or `wait` has begun, if that was before it
+    /// returned: some of setting up goes on beside sampling.
+    fn begun(&mut self) -> Option<Instant> {
+        None
+    }
 
     /// The time between two samples of a page's accessed bit.
     fn interval(&self) -> Duration;

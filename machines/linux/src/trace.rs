@@ -45,6 +45,10 @@ pub struct TraceInstance {
     buffer_kib: u64,
     /// The kernel thread whose records come in.
     followed: Option<u32>,
+    /// The event's filter as last set.
+    filter: String,
+    /// Others have had the name of the thread whose records come in.
+    shares_name: bool,
     /// Processors to which the kernel thread is bound; all when empty.
     kept_to: Vec<u32>,
 }
@@ -90,6 +94,8 @@ impl TraceInstance {
             records: 0,
             buffer_kib: 0,
             followed: None,
+            filter: String::new(),
+            shares_name: false,
             kept_to: Vec::new(),
         })
     }
@@ -124,9 +130,21 @@ impl TraceInstance {
         Ok(())
     }
 
-    /// Filters for the records of this kernel thread.
-    pub fn follow(&mut self, pid: u32) -> Result<(), FileError> {
-        files::write(&self.path.join(EVENT).join("filter"), &format!("common_pid == {pid}"))?;
+    /// Filters for the records of this kernel thread, by its name where that is known and no other
+    /// thread has had it: the group's next thread has the same one. To change a filter, the kernel
+    /// waits until all processors have left the old one: 12 to 64 ms, measured on an emulated machine.
+    pub fn follow(&mut self, pid: u32, name: Option<&str>) -> Result<(), FileError> {
+        let is_plain = |name: &&str| {
+            !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.')
+        };
+        let filter = match name.filter(is_plain).filter(|_| !self.shares_name) {
+            Some(name) => format!("comm == \"{name}\""),
+            None => format!("common_pid == {pid}"),
+        };
+        if filter != self.filter {
+            files::write(&self.path.join(EVENT).join("filter"), &filter)?;
+            self.filter = filter;
+        }
         self.followed = Some(pid);
         if !self.kept_to.is_empty() {
             self.keep(pid, &self.kept_to);
@@ -191,7 +209,8 @@ impl TraceInstance {
         poll(&mut fds, Some(&limit)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Adds all records that have arrived to `records`, in the order in which they were written.
+    /// Adds all records that have arrived to `records`, in the order in which they were written. Those
+    /// of another thread, with the same name, are the last that come of others.
     pub fn drain(&mut self, records: &mut Vec<Record>) -> Result<Drained, FileError> {
         let mut drained = Drained::default();
         let old = records.len();
@@ -211,6 +230,13 @@ impl TraceInstance {
                     Err(source) => return Err(FileError::Read { path: raw, source }),
                 }
             }
+        }
+        if let Some(pid) = self.followed
+            && !self.shares_name
+            && records[old..].iter().any(|record| record.pid != pid)
+        {
+            self.shares_name = true;
+            self.follow(pid, None)?;
         }
         records[old..].sort_by_key(|r| r.time_ns);
         Ok(drained)
@@ -232,4 +258,66 @@ fn open_pipe(instance: &Path, cpu: u32) -> Result<Option<File>, FileError> {
 /// Removes an instance. Its files must be closed; one that is gone already is no error.
 pub fn remove(path: &Path) -> Result<(), FileError> {
     files::remove_folder(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use crate::ring::tests::{FORMAT, HEADER_PAGE, body, header, page};
+    use crate::testing::put;
+
+    #[test]
+    fn a_filter_is_kept_for_the_next_thread_of_the_name_until_another_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let filter_file = format!("{EVENT}/filter");
+        put(folder.path(), &format!("{EVENT}/format"), FORMAT);
+        put(folder.path(), "events/header_page", HEADER_PAGE);
+        for file in [
+            "buffer_size_kb",
+            "trace_clock",
+            "buffer_percent",
+            "tracing_on",
+            "per_cpu/cpu0/trace_pipe_raw",
+            format!("{EVENT}/enable").as_str(),
+            filter_file.as_str(),
+        ] {
+            put(folder.path(), file, "");
+        }
+        let filter = || files::read(&folder.path().join(&filter_file)).unwrap().unwrap();
+        let records_of = |pid, time_ns| {
+            let record = Record { time_ns, pid, target: 0, start: 0, end: 4096, accesses: 0 };
+            let data = [&header(12, 1)[..], &body(&record)].concat();
+            let pipe = folder.path().join("per_cpu/cpu0/trace_pipe_raw");
+            let mut pipe = File::options().append(true).open(pipe).unwrap();
+            pipe.write_all(&page(time_ns, &data, 0)).unwrap();
+        };
+        let mut trace = TraceInstance::open(folder.path(), &[0]).unwrap();
+        let mut records = Vec::new();
+
+        trace.follow(77, Some("kdamond.0")).unwrap();
+        assert_eq!(filter(), "comm == \"kdamond.0\"");
+        records_of(77, 1);
+        trace.drain(&mut records).unwrap();
+        put(folder.path(), &filter_file, "untouched");
+        trace.follow(78, Some("kdamond.0")).unwrap();
+        assert_eq!(filter(), "untouched");
+        trace.follow(79, Some("kdamond.1")).unwrap();
+        assert_eq!(filter(), "comm == \"kdamond.1\"");
+        // Neither of unknown names nor of those that would be more than a name.
+        trace.follow(79, None).unwrap();
+        assert_eq!(filter(), "common_pid == 79");
+        trace.follow(80, Some("x\" || 1")).unwrap();
+        assert_eq!(filter(), "common_pid == 80");
+
+        // Of another group's thread.
+        trace.follow(81, Some("kdamond.1")).unwrap();
+        records_of(99, 2);
+        trace.drain(&mut records).unwrap();
+        assert_eq!(filter(), "common_pid == 81");
+        trace.follow(82, Some("kdamond.1")).unwrap();
+        assert_eq!(filter(), "common_pid == 82");
+        assert_eq!(records.iter().map(|record| record.pid).collect::<Vec<_>>(), [77, 99]);
+    }
 }

@@ -219,7 +219,7 @@ impl GroupTracker {
             stop.is_some_and(|s| s.load(Ordering::Relaxed))
         };
         let waited = self.sampler.wait(watch.since, &mut tick)?;
-        watch.since = Instant::now();
+        watch.since = self.sampler.begun().unwrap_or_else(Instant::now);
         match waited {
             Waited::Stopped => Ok(self.end()?),
             Waited::Lost { periods, reason, is_over } => {
@@ -345,9 +345,10 @@ impl GroupTracker {
         Ok(true)
     }
 
-    /// Accounts for the time since `begin`, in which nothing was observed.
+    /// Accounts for the time from `begin` to the period that runs now, in which nothing was observed.
     fn unseen(&mut self, begin: Instant) {
-        let took = begin.elapsed();
+        let until = self.watch.as_ref().map_or_else(Instant::now, |watch| watch.since);
+        let took = until.saturating_duration_since(begin);
         self.costs.unseen_ns().add(took.as_nanos() as u64);
         let periods = (took.as_secs_f64() / self.options.period.as_secs_f64()).round() as u32;
         if periods > 0 {
@@ -375,11 +376,11 @@ impl GroupTracker {
             }
             match self.sampler.start(&group.layout) {
                 Ok(()) => {
-                    self.watch = Some(Watch { group, since: Instant::now() });
+                    let since = self.sampler.begun().unwrap_or_else(Instant::now);
+                    self.watch = Some(Watch { group, since });
                     self.begin_period()?;
-                    let took = begin.elapsed();
-                    self.rebuild_took = Some(took);
-                    self.costs.setup_ns().set(took.as_nanos() as u64);
+                    self.rebuild_took = Some(since.saturating_duration_since(begin));
+                    self.costs.setup_ns().set(begin.elapsed().as_nanos() as u64);
                     return Ok(());
                 }
                 // A process that ended meanwhile; if none has, something else is refused.

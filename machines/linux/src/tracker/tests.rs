@@ -122,3 +122,23 @@ fn what_is_refused_though_no_process_has_ended_is_an_error() {
     assert!(scan.as_ref().is_err_and(|error| error.contains("No such process")), "{scan:?}");
     assert_eq!(tried.load(Ordering::Relaxed), START_ATTEMPTS);
 }
+
+#[test]
+fn no_more_is_lost_than_passed_before_the_period_that_runs() {
+    let (mut tracker, tried) = tracker(0, 0);
+    let Some(scan) = first_scan(&mut tracker, &tried) else { return println!("not tried") };
+    scan.unwrap();
+    let mut lost = |tenths_before: u32| {
+        let begin = Instant::now();
+        let period = tracker.options.period;
+        let watch = tracker.watch.as_mut().unwrap();
+        // Setting up went on beside the period, for long.
+        watch.since = begin + period * tenths_before / 10;
+        std::thread::sleep(3 * period);
+        tracker.unseen(begin);
+        let lost = tracker.unreported.take().map_or(0, |(periods, _)| periods);
+        assert_eq!(std::mem::take(&mut tracker.lost), lost);
+        lost
+    };
+    assert_eq!((lost(4), lost(24)), (0, 2));
+}
