@@ -12,6 +12,7 @@ use terrace_results::{
     FleetClassRow, FleetHostRow, FleetLeftOutRow, FleetPairRow, FleetServiceRow,
 };
 
+use crate::copies::without_copies;
 use crate::file::{Fleet, HostClass};
 use crate::folders::{HostFolder, hosts};
 use crate::host::{Host, HostReader, ServiceOnHost};
@@ -83,6 +84,7 @@ pub fn answer(
 /// # Errors
 /// Where no host could be used.
 pub fn join(fleet: &Fleet, hosts: &[Host], jobs: usize) -> Result<Answer, InputError> {
+    let hosts = &*without_copies(hosts);
     if hosts.iter().all(|host| host.services.is_empty()) {
         let first = hosts.iter().find_map(|h| h.left_out.first());
         let first = first.map_or_else(String::new, |l| format!("; {}: {}", l.path, l.reason));

@@ -27,6 +27,8 @@ pub struct Host {
     pub class: usize,
     /// Its name.
     pub name: String,
+    /// The boot that its histories are of, where that is known.
+    pub boot: Option<String>,
     /// What its services need, by name.
     pub services: Vec<ServiceOnHost>,
     /// What two of its services used together.
@@ -117,6 +119,7 @@ impl<'a> HostReader<'a> {
         let mut host = Host {
             class: folder.class,
             name: folder.name.clone(),
+            boot: None,
             services: Vec::new(),
             pairs: Vec::new(),
             left_out: Vec::new(),
@@ -138,6 +141,11 @@ impl<'a> HostReader<'a> {
         let saved: Vec<Option<Saved>> =
             files.iter().zip(&fetched).map(|(file, fetched)| saved(file, fetched)).collect();
         let boots = Boots::of(saved.iter().flatten());
+        host.boot = match &boots {
+            Boots::One => saved.iter().flatten().next().map(|saved| saved.boot.clone()),
+            Boots::Newest(boot) => Some(boot.clone()),
+            Boots::Unknown(_) => None,
+        };
         let mut services: BTreeMap<String, (ServiceOnHost, Series)> = BTreeMap::new();
         let mut groups = BTreeSet::new();
         for ((file, fetched), saved) in paths.iter().zip(fetched).zip(saved) {

@@ -22,6 +22,7 @@
 
 pub mod answer;
 pub mod boots;
+pub mod copies;
 pub mod file;
 pub mod files;
 pub mod folders;

@@ -35,6 +35,7 @@ impl Address {
         Host {
             class: self.class,
             name: self.name.clone(),
+            boot: None,
             services: Vec::new(),
             pairs: Vec::new(),
             left_out: vec![left_out],

@@ -201,6 +201,7 @@ mod tests {
         Host {
             class: 0,
             name: String::new(),
+            boot: None,
             services: vec![ServiceOnHost {
                 service: "s".to_owned(),
                 target: 1.05,

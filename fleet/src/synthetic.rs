@@ -285,7 +285,8 @@ impl Shape {
             std::fs::create_dir_all(&of_host).with_context(|| of_host.display().to_string())?;
             for drawn in self.draw(&services, host) {
                 let name = &services[drawn.service].name;
-                write_history(&of_host.join(format!("{name}.trec")), name, &drawn)?;
+                let path = of_host.join(format!("{name}.trec"));
+                write_history(&path, name, &Self::host_name(host), &drawn)?;
             }
         }
         let file = folder.join("fleet.toml");
@@ -294,14 +295,14 @@ impl Shape {
     }
 }
 
-/// Writes a history as terraced saves it, under the name of a service.
+/// Writes a history as terraced saves it, under the name of a service and of a boot.
 ///
 /// # Errors
 /// What prevents the file from being written.
-pub fn write_history(path: &Path, service: &str, drawn: &Drawn) -> anyhow::Result<()> {
+pub fn write_history(path: &Path, service: &str, boot: &str, drawn: &Drawn) -> anyhow::Result<()> {
     let header = Header {
         created_by: "terraced".to_owned(),
-        experiment: format!("{HISTORY}\nboot\n1:1"),
+        experiment: format!("{HISTORY}\n{boot}\n1:1"),
         machine: "host".to_owned(),
         kernel: String::new(),
         period_ms: 1000,

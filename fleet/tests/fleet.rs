@@ -246,7 +246,8 @@ fn a_history_of_another_service_moves_the_answer() {
     let folder = place.path().join(Shape::host_name(swapped));
     let put = |number: usize, history: &Drawn| {
         let name = &services[number].name;
-        write_history(&folder.join(format!("{name}.trec")), name, history).unwrap();
+        let path = folder.join(format!("{name}.trec"));
+        write_history(&path, name, &Shape::host_name(swapped), history).unwrap();
     };
     put(least, b);
     put(most, a);
@@ -325,6 +326,25 @@ fn groups_of_an_earlier_boot_have_no_part_in_what_a_host_needs() {
     let found = ask(place.path(), 2);
     assert_eq!((found.hosts_left_out, found.left_out.len()), (1, current.len() + 1));
     assert!(found.left_out.iter().all(|l| l.reason.contains("one of 2 boots")));
+}
+
+#[test]
+fn a_host_that_is_there_twice_counts_once() {
+    let (place, before) = made(Shape { hosts: 12, services: 6, seed: 4 });
+    let host = Shape::host_name(3);
+    let copy = format!("{host}-before-it-was-renamed");
+    std::fs::create_dir(place.path().join(&copy)).unwrap();
+    for file in files_of(&place.path().join(&host)) {
+        std::fs::copy(&file, place.path().join(&copy).join(file.file_name().unwrap())).unwrap();
+    }
+    let found = ask(place.path(), 2);
+    assert_eq!((found.hosts_found, found.hosts_left_out), (13, 1));
+    assert_eq!(found.services, before.services);
+    let shares = |of: &Answer| of.classes.iter().map(|c| c.fast_share).collect::<Vec<_>>();
+    assert_eq!(shares(&found), shares(&before));
+    let [left] = &found.left_out[..] else { panic!("{:?}", found.left_out) };
+    assert_eq!((&left.host, &left.path), (&copy, &copy));
+    assert!(left.reason.contains(&format!("as the histories of {host}: a copy")), "{left:?}");
 }
 
 #[test]
