@@ -84,7 +84,9 @@ pub fn answer(
 /// # Errors
 /// Where no host could be used.
 pub fn join(fleet: &Fleet, hosts: &[Host], jobs: usize) -> Result<Answer, InputError> {
-    let hosts = &*without_copies(hosts);
+    let hosts_found = hosts.len() as u64;
+    let (hosts, copies) = without_copies(hosts);
+    let hosts = &*hosts;
     if hosts.iter().all(|host| host.services.is_empty()) {
         let first = hosts.iter().find_map(|h| h.left_out.first());
         let first = first.map_or_else(String::new, |l| format!("; {}: {}", l.path, l.reason));
@@ -122,19 +124,28 @@ pub fn join(fleet: &Fleet, hosts: &[Host], jobs: usize) -> Result<Answer, InputE
             reason: l.reason.clone(),
         })
     });
+    let of_copies = copies.iter().map(|(copy, of)| FleetLeftOutRow {
+        host: copy.name.clone(),
+        class: fleet.classes[copy.class].name.clone(),
+        path: copy.name.clone(),
+        reason: format!(
+            "has histories of {}, of the same boot: a copy of it; expected one folder for each host",
+            of.name
+        ),
+    });
     Ok(Answer {
         confidence: fleet.confidence,
         quantile: fleet.quantile,
         memory_share: (fleet.memory_share, fleet.memory_share_error),
         policy: fleet.policy.clone(),
-        hosts_found: hosts.len() as u64,
-        hosts_left_out: hosts.iter().filter(|h| !h.is_whole()).count() as u64,
+        hosts_found,
+        hosts_left_out: (hosts.iter().filter(|h| !h.is_whole()).count() + copies.len()) as u64,
         services: service_rows(fleet, hosts, jobs)?,
         hosts: host_rows,
         pairs: pairs.rows,
         pairs_judged: pairs.judged,
         pairs_unseen: pairs.unseen,
-        left_out: left_out.collect(),
+        left_out: left_out.chain(of_copies).collect(),
         classes,
     })
 }

@@ -1,40 +1,94 @@
-//! Copies: folders of two hosts with the histories of one.
+//! Copies: folders of two hosts with histories of one.
 //!
-//! A boot of a machine has an identifier that no other has, and a history says which boot it is of. Two
-//! folders whose histories are of the same boot are of one host, such as one whose folder was copied,
-//! or listed under an old name too. It would count twice, so that the first folder counts alone.
+//! A history says which boot of a machine it is of, and which group. Two folders with histories of the
+//! same group and boot are of one host, such as one that was renamed, or whose folder was copied. It
+//! would count twice, so that one of the folders counts: the first of which every history can be used.
+//! Machines that were resumed from one snapshot have one boot, too, and cannot be told apart.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::host::{Host, LeftOut};
+use crate::host::Host;
 
-/// The hosts, with nothing used of those that are copies of earlier ones.
-pub fn without_copies(hosts: &[Host]) -> Cow<'_, [Host]> {
-    let mut first: BTreeMap<&str, &str> = BTreeMap::new();
-    let mut copies = Vec::new();
+/// The hosts that count, and the copies, each with the host that it is a copy of.
+pub fn without_copies(hosts: &[Host]) -> (Cow<'_, [Host]>, Vec<(&Host, &Host)>) {
+    // Which host has this group; and of each host, which one counts in its place.
+    let mut owner: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut place: Vec<usize> = (0..hosts.len()).collect();
+    let better = |one: usize, other: usize| hosts[one].is_whole() && !hosts[other].is_whole();
     for (number, host) in hosts.iter().enumerate() {
-        let Some(boot) = &host.boot else { continue };
-        match first.get(boot.as_str()) {
-            Some(original) => copies.push((number, (*original).to_owned())),
-            None => {
-                first.insert(boot, &host.name);
+        let before = host.groups.iter().find_map(|group| owner.get(group).copied());
+        let mut counts = number;
+        if let Some(before) = before {
+            if better(number, before) {
+                place[before] = number;
+            } else {
+                (place[number], counts) = (before, before);
             }
         }
+        host.groups.iter().for_each(|group| {
+            owner.insert(*group, counts);
+        });
     }
-    if copies.is_empty() {
-        return Cow::Borrowed(hosts);
+    let original = |mut number: usize| {
+        while place[number] != number {
+            number = place[number];
+        }
+        number
+    };
+    let all = 0..hosts.len();
+    let copies = all.clone().filter(|number| original(*number) != *number);
+    let copies: Vec<_> = copies.map(|copy| (&hosts[copy], &hosts[original(copy)])).collect();
+    let kept = match copies.is_empty() {
+        true => Cow::Borrowed(hosts),
+        false => {
+            all.filter(|number| original(*number) == *number).map(|n| hosts[n].clone()).collect()
+        }
+    };
+    (kept, copies)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::{LeftOut, ServiceOnHost};
+
+    fn host(name: &str, groups: &[u64], is_whole: bool) -> Host {
+        let service = ServiceOnHost {
+            service: "s".to_owned(),
+            target: 1.1,
+            groups: 1,
+            footprint_bytes: 1.0,
+            needs: Vec::new(),
+        };
+        let lost = || LeftOut::missing("x".to_owned(), "damaged".to_owned());
+        Host {
+            class: 0,
+            name: name.to_owned(),
+            groups: groups.to_vec(),
+            services: vec![service],
+            pairs: Vec::new(),
+            left_out: if is_whole { Vec::new() } else { vec![lost()] },
+        }
     }
-    let mut all = hosts.to_vec();
-    for (number, original) in copies {
-        let host = &mut all[number];
-        let reason = format!(
-            "of the same boot as the histories of {original}: a copy of them; expected one folder \
-             for each host"
-        );
-        host.services.clear();
-        host.pairs.clear();
-        host.left_out = vec![LeftOut::missing(host.name.clone(), reason)];
+
+    #[test]
+    fn of_folders_of_one_host_one_counts_and_best_one_that_is_whole() {
+        let hosts = [
+            host("cut-off", &[1], false),
+            host("a", &[1, 2], true),
+            host("older-a", &[2, 3], true),
+            host("b", &[4], false),
+            host("b-again", &[4], false),
+            host("c", &[5], true),
+            host("unknown", &[], true),
+            host("also-unknown", &[], true),
+        ];
+        let (kept, copies) = without_copies(&hosts);
+        let names: Vec<&str> = kept.iter().map(|host| host.name.as_str()).collect();
+        assert_eq!(names, ["a", "b", "c", "unknown", "also-unknown"]);
+        let copies: Vec<(&str, &str)> =
+            copies.iter().map(|(copy, of)| (copy.name.as_str(), of.name.as_str())).collect();
+        assert_eq!(copies, [("cut-off", "a"), ("older-a", "a"), ("b-again", "b")]);
     }
-    Cow::Owned(all)
 }

@@ -17,6 +17,7 @@ use terrace_stores::{Entry, Fetched};
 use crate::boots::{Boots, Saved};
 use crate::file::{Fleet, Matcher, Terms};
 use crate::folders::HostFolder;
+use crate::interval::seed_of;
 use crate::needs::{Need, RESOLUTION, need};
 use crate::pairs::{Series, Together, together};
 
@@ -27,8 +28,8 @@ pub struct Host {
     pub class: usize,
     /// Its name.
     pub name: String,
-    /// The boot that its histories are of, where that is known.
-    pub boot: Option<String>,
+    /// Its groups of which the boot is known: hashes of both.
+    pub groups: Vec<u64>,
     /// What its services need, by name.
     pub services: Vec<ServiceOnHost>,
     /// What two of its services used together.
@@ -119,7 +120,7 @@ impl<'a> HostReader<'a> {
         let mut host = Host {
             class: folder.class,
             name: folder.name.clone(),
-            boot: None,
+            groups: Vec::new(),
             services: Vec::new(),
             pairs: Vec::new(),
             left_out: Vec::new(),
@@ -141,15 +142,11 @@ impl<'a> HostReader<'a> {
         let saved: Vec<Option<Saved>> =
             files.iter().zip(&fetched).map(|(file, fetched)| saved(file, fetched)).collect();
         let boots = Boots::of(saved.iter().flatten());
-        host.boot = match &boots {
-            Boots::One => saved.iter().flatten().next().map(|saved| saved.boot.clone()),
-            Boots::Newest(boot) => Some(boot.clone()),
-            Boots::Unknown(_) => None,
-        };
         let mut services: BTreeMap<String, (ServiceOnHost, Series)> = BTreeMap::new();
         let mut groups = BTreeSet::new();
         for ((file, fetched), saved) in paths.iter().zip(fetched).zip(saved) {
-            if let Some(reason) = saved.and_then(|saved| boots.reason(&saved.boot)) {
+            let boot = saved.map(|saved| saved.boot);
+            if let Some(reason) = boot.as_ref().and_then(|boot| boots.reason(boot)) {
                 let ended = matches!(boots, Boots::Newest(_));
                 host.left_out.push(LeftOut { path: place.shown(file), reason, ended });
                 continue;
@@ -160,6 +157,8 @@ impl<'a> HostReader<'a> {
             });
             match read {
                 Ok((terms, used, needs)) => {
+                    let boot = boot.filter(|boot| !boot.is_empty());
+                    host.groups.extend(boot.map(|boot| seed_of(0, &[&boot, &used.group])));
                     let added = services.entry(terms.service.clone()).or_insert_with(|| {
                         let needs = vec![Need::default(); needs.len()];
                         let one = ServiceOnHost {

@@ -35,7 +35,7 @@ impl Address {
         Host {
             class: self.class,
             name: self.name.clone(),
-            boot: None,
+            groups: Vec::new(),
             services: Vec::new(),
             pairs: Vec::new(),
             left_out: vec![left_out],

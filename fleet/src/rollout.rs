@@ -201,7 +201,7 @@ mod tests {
         Host {
             class: 0,
             name: String::new(),
-            boot: None,
+            groups: Vec::new(),
             services: vec![ServiceOnHost {
                 service: "s".to_owned(),
                 target: 1.05,
