@@ -1,5 +1,7 @@
 //! Assembles DAMON's records into the accessed pages of whole periods, and detects missing records.
 
+use std::time::Duration;
+
 use terrace_core::bits::PageBits;
 use terrace_core::page::{Layout, PageSize};
 
@@ -200,6 +202,28 @@ impl Collector {
             return Some(PeriodEnd::Complete(accesses));
         }
         ended
+    }
+
+    /// Why its records are missing after so long, in words: the kernel thread may be `over`, and others
+    /// may have been `missed`.
+    pub fn why_lost(&self, over: bool, waited: Duration, missed: bool) -> String {
+        if over {
+            return "DAMON stopped: the group's processes ended, or another program turned it off"
+                .to_owned();
+        }
+        if self.foreign > 0 {
+            return format!(
+                "{} of DAMON's records were about other regions than configured",
+                self.foreign
+            );
+        }
+        format!(
+            "{} of {} records arrived within {} ms{}",
+            self.reported,
+            self.expected(),
+            waited.as_millis(),
+            if missed { "; others were overwritten" } else { "" }
+        )
     }
 
     /// Gives up the unfinished period.

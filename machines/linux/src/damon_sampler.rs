@@ -106,7 +106,7 @@ impl DamonSampler {
         let pid = self.kdamond.on()?;
         self.begun = Some(Instant::now());
         // Early enough: the first record comes a period later.
-        let name = files::read(&self.roots.process(pid).join("comm"))?;
+        let name = files::read(&self.roots.process(pid).join("comm")).ok().flatten();
         trace.follow(pid, name.as_deref().map(str::trim))?;
         let period_ns = self.period.as_nanos() as u64;
         self.collector = Some(Collector::new(regions, pid, period_ns, samples));
@@ -241,7 +241,7 @@ impl Sampler for DamonSampler {
             if over || now > deadline {
                 let waited = now - since;
                 let periods = (waited.as_secs_f64() / period.as_secs_f64()).round().max(1.0) as u32;
-                let reason = why_lost(collector, over, waited, missed);
+                let reason = collector.why_lost(over, waited, missed);
                 // A thread that reports other regions has to be set up again.
                 let is_over = over || collector.foreign() > 0;
                 let _ = collector.give_up();
@@ -292,6 +292,7 @@ impl Sampler for DamonSampler {
             }
             self.is_on = false;
         }
+        self.trace.iter_mut().for_each(TraceInstance::unfollow);
         Ok(())
     }
 
@@ -343,26 +344,6 @@ fn drain(
         tracing::warn!(group, "a page of the trace buffer was not understood");
     }
     Ok(missed)
-}
-
-/// Why the records of a period are missing, in words.
-fn why_lost(collector: &Collector, over: bool, waited: Duration, missed: bool) -> String {
-    if over {
-        "DAMON stopped: the group's processes ended, or another program turned it off".to_owned()
-    } else if collector.foreign() > 0 {
-        format!(
-            "{} of DAMON's records were about other regions than configured",
-            collector.foreign()
-        )
-    } else {
-        format!(
-            "{} of {} records arrived within {} ms{}",
-            collector.reported(),
-            collector.expected(),
-            waited.as_millis(),
-            if missed { "; others were overwritten" } else { "" }
-        )
-    }
 }
 
 #[cfg(test)]
@@ -546,6 +527,9 @@ mod tests {
         let mut sampler = DamonSampler::new(&roots, Arc::clone(&session), 0, PERIOD, Samples::One);
         sampler.start(&layout()).unwrap();
         assert!(sampler.begun().is_some() && sampler.begun().is_none());
+        let filter = "events/damon/damon_aggregated/filter";
+        let filter = roots.tracing().join("instances").join(&instances(&roots)[0]).join(filter);
+        assert_eq!(fs::read_to_string(filter).unwrap(), "comm == \"kdamond.0\"");
         let instance = instances(&roots)[0].clone();
         let complete =
             |sampler: &mut DamonSampler| match sampler.wait(Instant::now(), &mut || false).unwrap()

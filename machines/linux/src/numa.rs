@@ -172,7 +172,9 @@ fn parse_room(text: &str, node: u32) -> Room {
     end_zone(&mut zone);
     let reserve = (managed as f64 * CACHE_RESERVE) as u64;
     if managed == 0 {
-        return Room::default();
+        // A node that is off line: it has no room, and that is known.
+        let headroom = Headroom { room_bytes: Some(0), ..Headroom::default() };
+        return Room { headroom, ..Room::default() };
     }
     let headroom = HEADROOM_BYTES.max(managed * PAGE_BYTES / HEADROOM_PART);
     let free_bytes = (free * PAGE_BYTES).saturating_sub(headroom);
@@ -279,7 +281,8 @@ mod tests {
         assert_eq!(room.cache_bytes, (35_000 - 4_000 - 2_000) * 4096);
         assert_eq!(room.bytes(), room.free_bytes + room.cache_bytes);
         assert_eq!(room.headroom.room_bytes, Some(room.bytes()));
-        assert_eq!(super::room(&roots, 7).unwrap(), Room::default());
+        let no_node = super::room(&roots, 7).unwrap();
+        assert_eq!((no_node.bytes(), no_node.headroom.room_bytes), (0, Some(0)));
         let (_keep, roots) = folder(&[]);
         assert_eq!(super::room(&roots, 1).unwrap(), Room::default());
     }

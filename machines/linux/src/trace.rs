@@ -77,6 +77,9 @@ impl TraceInstance {
         files::write(&path.join("trace_clock"), "mono")?;
         // Wake a reader at the first record.
         files::write(&path.join("buffer_percent"), "0")?;
+        // Nothing comes in before a thread is known. The kernel waits for nobody while the event is off.
+        let filter = "common_pid == 0".to_owned();
+        files::write(&path.join(EVENT).join("filter"), &filter)?;
         files::write(&path.join(EVENT).join("enable"), "1")?;
         files::write(&path.join("tracing_on"), "1")?;
 
@@ -94,7 +97,7 @@ impl TraceInstance {
             records: 0,
             buffer_kib: 0,
             followed: None,
-            filter: String::new(),
+            filter,
             shares_name: false,
             kept_to: Vec::new(),
         })
@@ -131,13 +134,16 @@ impl TraceInstance {
     }
 
     /// Filters for the records of this kernel thread, by its name where that is known and no other
-    /// thread has had it: the group's next thread has the same one. To change a filter, the kernel
-    /// waits until all processors have left the old one: 12 to 64 ms, measured on an emulated machine.
+    /// thread has had it: the next thread of a lone group has the same one. To change a filter, Linux
+    /// 6.12 waits until all processors have left the old one: 12 to 64 ms, measured on an emulated
+    /// machine.
     pub fn follow(&mut self, pid: u32, name: Option<&str>) -> Result<(), FileError> {
-        let is_plain = |name: &&str| {
-            !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'.')
+        // In another namespace of processes the number is that of some other program.
+        let is_ours = |name: &&str| {
+            let number = name.strip_prefix("kdamond.");
+            number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
         };
-        let filter = match name.filter(is_plain).filter(|_| !self.shares_name) {
+        let filter = match name.filter(is_ours).filter(|_| !self.shares_name) {
             Some(name) => format!("comm == \"{name}\""),
             None => format!("common_pid == {pid}"),
         };
@@ -150,6 +156,11 @@ impl TraceInstance {
             self.keep(pid, &self.kept_to);
         }
         Ok(())
+    }
+
+    /// The kernel thread has ended.
+    pub fn unfollow(&mut self) {
+        self.followed = None;
     }
 
     /// Binds the kernel thread to some processors.
@@ -236,7 +247,10 @@ impl TraceInstance {
             && records[old..].iter().any(|record| record.pid != pid)
         {
             self.shares_name = true;
-            self.follow(pid, None)?;
+            // The collector takes none of them anyway.
+            if let Err(error) = self.follow(pid, None) {
+                tracing::warn!(%error, "records of another thread come in, too");
+            }
         }
         records[old..].sort_by_key(|r| r.time_ns);
         Ok(drained)
@@ -295,12 +309,17 @@ mod tests {
         };
         let mut trace = TraceInstance::open(folder.path(), &[0]).unwrap();
         let mut records = Vec::new();
+        assert_eq!(filter(), "common_pid == 0");
 
         trace.follow(77, Some("kdamond.0")).unwrap();
         assert_eq!(filter(), "comm == \"kdamond.0\"");
         records_of(77, 1);
         trace.drain(&mut records).unwrap();
         put(folder.path(), &filter_file, "untouched");
+        // Records that the last thread left behind are no other's.
+        trace.unfollow();
+        records_of(76, 1);
+        trace.drain(&mut records).unwrap();
         trace.follow(78, Some("kdamond.0")).unwrap();
         assert_eq!(filter(), "untouched");
         trace.follow(79, Some("kdamond.1")).unwrap();
@@ -308,8 +327,10 @@ mod tests {
         // Neither of unknown names nor of those that would be more than a name.
         trace.follow(79, None).unwrap();
         assert_eq!(filter(), "common_pid == 79");
-        trace.follow(80, Some("x\" || 1")).unwrap();
-        assert_eq!(filter(), "common_pid == 80");
+        for (pid, name) in [(80, "kdamond.1\" || 1"), (81, "kdamond."), (82, "sshd")] {
+            trace.follow(pid, Some(name)).unwrap();
+            assert_eq!(filter(), format!("common_pid == {pid}"));
+        }
 
         // Of another group's thread.
         trace.follow(81, Some("kdamond.1")).unwrap();
@@ -318,6 +339,6 @@ mod tests {
         assert_eq!(filter(), "common_pid == 81");
         trace.follow(82, Some("kdamond.1")).unwrap();
         assert_eq!(filter(), "common_pid == 82");
-        assert_eq!(records.iter().map(|record| record.pid).collect::<Vec<_>>(), [77, 99]);
+        assert_eq!(records.iter().map(|record| record.pid).collect::<Vec<_>>(), [77, 76, 99]);
     }
 }
