@@ -1,6 +1,8 @@
 //! Turns the engine's reports into result tables and a recording.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use terrace_core::interfaces::MachineError;
 use terrace_core::plan::{Failure, FailureReason};
@@ -23,6 +25,7 @@ pub(crate) struct Collector<'a> {
     tables: &'a mut dyn Rows,
     recording: PeriodWriter<PartialFile>,
     events: &'a mut dyn Events,
+    warm_up: WarmUpRounds,
 }
 
 struct Member {
@@ -47,14 +50,18 @@ struct Member {
 /// Rounds of the engine in one group, each of which has a period or lost some. The warm-up ends after so
 /// many rounds, whatever the number of the period then.
 struct Rounds {
-    warm_up: u64,
+    warm_up: WarmUpRounds,
     over: u64,
     /// Those that were over at the last report: processor times are since then.
     at_report: u64,
 }
 
+/// Rounds in the warm-up: those of the experiment, unless the run sets others. A live run's warm-up ends
+/// by time.
+pub(crate) type WarmUpRounds = Rc<Cell<u64>>;
+
 impl Rounds {
-    fn after(warm_up: u64) -> Self {
+    fn after(warm_up: WarmUpRounds) -> Self {
         Rounds { warm_up, over: 0, at_report: 0 }
     }
 
@@ -64,7 +71,8 @@ impl Rounds {
 
     /// Whether this report is of a period after the warm-up, and whether its processor times are.
     fn report(&mut self) -> (bool, bool) {
-        let of_measured = (self.over >= self.warm_up, self.at_report >= self.warm_up);
+        let warm_up = self.warm_up.get();
+        let of_measured = (self.over >= warm_up, self.at_report >= warm_up);
         self.over += 1;
         self.at_report = self.over;
         of_measured
@@ -101,8 +109,9 @@ impl<'a> Collector<'a> {
             groups: experiment.groups.iter().map(group).collect(),
         };
         let recording = PeriodWriter::create(&run.recording(), header)?;
+        let warm_up = WarmUpRounds::new(Cell::new(experiment.warm_up_periods));
         let member =
-            |(row, spec): (RunRow, &GroupSpec)| Member::new(row, spec, experiment.warm_up_periods);
+            |(row, spec): (RunRow, &GroupSpec)| Member::new(row, spec, Rc::clone(&warm_up));
         let groups = rows.into_iter().zip(&experiment.groups).map(member).collect();
         Ok(Collector {
             period_us: experiment.period_length_us(),
@@ -110,7 +119,13 @@ impl<'a> Collector<'a> {
             tables,
             recording,
             events,
+            warm_up,
         })
+    }
+
+    /// Rounds in the warm-up, to be set where it ends by something else.
+    pub fn warm_up_rounds(&self) -> WarmUpRounds {
+        Rc::clone(&self.warm_up)
     }
 
     /// Adds the hardware costs of a period.
@@ -139,7 +154,7 @@ impl<'a> Collector<'a> {
 }
 
 impl Member {
-    fn new(row: RunRow, spec: &GroupSpec, warm_up: u64) -> Self {
+    fn new(row: RunRow, spec: &GroupSpec, warm_up: WarmUpRounds) -> Self {
         Member {
             heat: Heat::new(spec.page_size.size()),
             row,
@@ -332,19 +347,25 @@ mod tests {
 
     #[test]
     fn a_warm_up_ends_by_rounds_and_processor_times_begin_with_the_next_report() {
-        let mut rounds = Rounds::after(3);
+        let after = |rounds| Rounds::after(WarmUpRounds::new(Cell::new(rounds)));
+        let mut rounds = after(3);
         assert_eq!(rounds.report(), (false, false));
         // Many periods may be lost in one round.
         rounds.lost();
         assert_eq!(rounds.report(), (false, false));
         assert_eq!([rounds.report(), rounds.report()], [(true, true); 2]);
         // Of a report after a lost round the processor times are of the warm-up, too.
-        let mut rounds = Rounds::after(2);
+        let mut rounds = after(2);
         rounds.report();
         rounds.lost();
         assert_eq!(rounds.report(), (true, false));
         assert_eq!(rounds.report(), (true, true));
-        assert_eq!(Rounds::after(0).report(), (true, true));
+        assert_eq!(after(0).report(), (true, true));
+        // A warm-up that ends by time: its rounds are known as it ends.
+        let mut rounds = after(u64::MAX);
+        assert_eq!([rounds.report(), rounds.report()], [(false, false); 2]);
+        rounds.warm_up.set(2);
+        assert_eq!(rounds.report(), (true, true));
     }
 
     #[test]
@@ -352,7 +373,7 @@ mod tests {
         let spec = "name = \"g\"\nfast_ratio = 0.5\nworkload = { kind = \"program\" }\n";
         let spec: GroupSpec = toml::from_str(spec).unwrap();
         let of = |measured: u64, accessed: u64| {
-            let mut member = Member::new(RunRow::default(), &spec, 3);
+            let mut member = Member::new(RunRow::default(), &spec, WarmUpRounds::new(Cell::new(3)));
             (member.measured, member.accessed, member.hits) = (measured, accessed, accessed / 2);
             member.summary()
         };

@@ -481,12 +481,17 @@ fn under_policies(
         Options { cpu_clock: || Some(terrace_linux::costs::thread_cpu_ns()), ..Options::default() };
     let mut engine = Engine::new(groups, options);
     let mut measured = Measured::of(experiment);
+    let warm_up_rounds = collector.warm_up_rounds();
+    if experiment.warm_up_periods > 0 {
+        warm_up_rounds.set(u64::MAX);
+    }
     let mut periods = 0;
     let mut died = None;
     engine.run(&mut collector, || {
         periods += 1;
         counts.between_periods(periods - 1, |source| host.table_pages(source));
         if measured.begins() {
+            warm_up_rounds.set(periods - 1);
             fill_up(experiment, &filled, |f| host.give_headroom(f), || host.take_rest());
         }
         let programs = sessions.iter().flatten();
