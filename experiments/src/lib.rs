@@ -47,6 +47,7 @@ mod rows;
 pub mod run;
 pub mod runner;
 mod simulated;
+mod slowdown;
 pub mod sparse;
 pub mod sweep;
 mod timed;

@@ -10,10 +10,11 @@ use terrace_timed::config::{DEFAULT_PRESET, TierSpeed, TimedConfig};
 use terrace_timed::figures::{CauseFigures, Figures, TierFigures};
 use terrace_timed::windows::WindowPlan;
 
-use crate::file::{Clock, Experiment, GroupSpec, MachineSpec};
+use crate::file::{Clock, Experiment, MachineSpec};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run, write_whole};
 use crate::size::Size;
+use crate::slowdown::{AllFast, counts_instructions};
 use terrace_core::{InputError, refuse};
 
 /// Windows between marks before that of the first period: until programs are started, and until the
@@ -137,58 +138,6 @@ pub(crate) fn with_all_memory_fast(experiment: &Experiment) -> Result<Experiment
         group.fast_ratio = Some(1.0);
     }
     Ok(experiment)
-}
-
-/// Results of a run with all memory fast and nothing moved.
-pub(crate) struct AllFast {
-    /// Its groups.
-    pub rows: Vec<RunRow>,
-    /// After so many periods its programs were ended.
-    pub periods: u64,
-    /// Figures of its clock.
-    pub clock: Option<ClockFigures>,
-}
-
-impl AllFast {
-    /// Run time of this group over that of the same group here: of its programs if they ended, of
-    /// one of their operations if they were ended; or of one of their instructions after a warm-up,
-    /// on processors that nothing else uses. `None` if none of these is known.
-    pub fn slowdown(
-        &self,
-        row: &RunRow,
-        clock: Option<&ClockFigures>,
-        experiment: &Experiment,
-    ) -> Option<f64> {
-        if row.operations.is_none()
-            && let Some(spec) = experiment.groups.iter().find(|spec| spec.name == row.group)
-            && counts_instructions(spec, experiment)
-        {
-            let ns = |clock: Option<&ClockFigures>| ns_an_instruction(spec, &clock?.total);
-            return Some(ns(clock)? / ns(self.clock.as_ref())?);
-        }
-        let fast = self.rows.iter().find(|r| r.group == row.group)?;
-        let time = |row: &RunRow, periods: u64| {
-            let duration_ms = row.duration_ms?;
-            match row.operations {
-                Some(operations) => (operations > 0).then(|| duration_ms / operations as f64),
-                None => (row.periods + row.lost_periods < periods).then_some(duration_ms),
-            }
-        };
-        let (time, fast) = (time(row, experiment.periods)?, time(fast, self.periods)?);
-        (fast > 0.0).then(|| time / fast)
-    }
-}
-
-/// Whether the work of a group in what is measured is known by its instructions.
-fn counts_instructions(group: &GroupSpec, experiment: &Experiment) -> bool {
-    experiment.warm_up_periods > 0 && !group.cpus.is_empty()
-}
-
-/// Time for an instruction of a group that has its processors to itself; `None` if it executed none.
-fn ns_an_instruction(group: &GroupSpec, figures: &Figures) -> Option<f64> {
-    let of = |cpu: &u32| figures.program_instructions.get(*cpu as usize);
-    let instructions: u64 = group.cpus.iter().filter_map(of).sum();
-    (instructions > 0).then(|| figures.time_ns as f64 / instructions as f64)
 }
 
 /// The clock's figures from the start of the programs, or the end of the warm-up, to the end of the
@@ -349,8 +298,10 @@ mod tests {
     use std::path::PathBuf;
 
     use terrace_timed::windows::{WindowFigures, WindowSums};
+    use terrace_timed::work::WorkFigures;
 
     use super::*;
+    use crate::slowdown::work;
 
     const TWO_GROUPS: &str = "name = \"e\"\nperiod_ms = 100\nperiods = 6\n\
         [machine]\nclock = \"memory\"\nslow = \"512M\"\n\
@@ -404,7 +355,13 @@ mod tests {
     fn executed(time_ns: u64, program_instructions: [u64; 2]) -> ClockFigures {
         let program_instructions = program_instructions.to_vec();
         let total = Figures { time_ns, program_instructions, ..Figures::default() };
-        ClockFigures { total, periods: Vec::new(), host_cpu_ns: Vec::new(), complete: true }
+        ClockFigures {
+            total,
+            periods: Vec::new(),
+            work: None,
+            host_cpu_ns: Vec::new(),
+            complete: true,
+        }
     }
 
     #[test]
@@ -421,6 +378,19 @@ mod tests {
         let clock = executed(200, [99, 80]);
         let slowdown = |row, experiment| all_fast.slowdown(&row, Some(&clock), experiment);
         assert_eq!(slowdown(row("a", None, 9.0, 6), &own), Some(1.25));
+        // Where its work is known, the time for the part that both have done says more.
+        let with_work = |clock: ClockFigures, times_ns: &[u64]| {
+            let work = WorkFigures { from_instructions: 7, times_ns: times_ns.to_vec() };
+            ClockFigures { work: Some(work), ..clock }
+        };
+        let by_work = AllFast {
+            rows: Vec::new(),
+            periods: 6,
+            clock: all_fast.clock.clone().map(|clock| with_work(clock, &[40, 100, 200])),
+        };
+        let other = with_work(clock.clone(), &[50, 130]);
+        assert_eq!(by_work.slowdown(&row("a", None, 9.0, 6), Some(&other), &own), Some(1.3));
+        assert_eq!(by_work.slowdown(&row("a", None, 9.0, 6), Some(&clock), &own), Some(1.25));
         // Its own operations say more, and without a processor of its own nothing is known.
         assert_eq!(slowdown(row("a", Some(10), 9.0, 6), &own), None);
         assert_eq!(slowdown(row("a", None, 9.0, 6), &shared), None);
@@ -428,6 +398,13 @@ mod tests {
         assert_eq!(with_all_memory_fast(&own).unwrap().warm_up_periods, 4);
         let mut alone = own.clone();
         alone.groups.truncate(1);
+        let plan = work(&alone).unwrap();
+        let warm_up_ns = 4 * alone.period_ms * 1_000_000;
+        assert_eq!(
+            (plan.processors, plan.from_instructions),
+            (vec![1], warm_up_ns + warm_up_ns / 10)
+        );
+        assert_eq!((work(&own), work(&shared)), (None, None));
         let mut of_part = row("a", None, 9.0, 6);
         fill(&mut of_part, &executed(2_000_000, [1, 1]), &alone);
         assert_eq!(of_part.duration_ms, Some(2.0));
@@ -494,7 +471,13 @@ mod tests {
         };
         let sum = windows.iter().fold([0, 0], |a, b| [a[0] + b[0], a[1] + b[1]]);
         let periods = windows.iter().map(|window| figures(*window)).collect();
-        ClockFigures { total: figures(sum), periods, host_cpu_ns: Vec::new(), complete: true }
+        ClockFigures {
+            total: figures(sum),
+            periods,
+            work: None,
+            host_cpu_ns: Vec::new(),
+            complete: true,
+        }
     }
 
     #[test]

@@ -24,7 +24,8 @@ use crate::carried::Carried;
 use crate::file::{Clock, Experiment, MachineSpec};
 use crate::rows::Rows;
 use crate::run::{Event, Events, MachineKind, Quiet, Request, Run, starts, write_whole};
-use crate::timed::{self, AllFast};
+use crate::slowdown::{self, AllFast};
+use crate::timed;
 use terrace_core::{InputError, refuse};
 
 /// Paths in the guest.
@@ -204,6 +205,7 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Gues
             before_clock: (experiment.warm_up_periods > 0).then(ObservationPlan::default),
             ..SamplePlan::default()
         }),
+        work: slowdown::work(experiment),
         count_accesses: count_accesses.then(CountedCaches::default),
         // The set-up of programs belongs to no period.
         count_after: timed::before_periods(experiment) as u32,

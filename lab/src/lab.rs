@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use terrace_timed::samples::SamplePlan;
+
 use crate::accel::{self, Accel, AccelChoice, PROBE_BOUND, ProbeKey, Verdict};
 use crate::accesses::Counting;
 use crate::cache::Cache;
@@ -203,12 +205,13 @@ impl Lab {
         // After the ports, whose names in the guest contain the number of their virtio device.
         extra_qemu_args.extend(self.machine.root.iter().flat_map(|disk| root::qemu_args(disk)));
         if !plugin_args.is_empty() {
-            let samples_first =
-                self.machine.samples.as_ref().is_some_and(|s| s.before_clock.is_some());
+            let before_clock = |samples: &SamplePlan| samples.before_clock.is_some();
+            let prepares = self.machine.work.is_some()
+                || self.machine.samples.as_ref().is_some_and(before_clock);
             let first = match self.machine.begins_marked {
                 false => Some(Mark::Begin),
                 // The command marks the beginning itself.
-                true => samples_first.then_some(Mark::Sample),
+                true => prepares.then_some(Mark::Sample),
             };
             if let Some(mark) = first {
                 root.bytes("/.lab/begin-counting", mark.program(), 0o700)?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use terrace_timed::config::TimedConfig;
 use terrace_timed::samples::SamplePlan;
+use terrace_timed::work::WorkPlan;
 
 use crate::accel::Accel;
 use crate::accesses::CountedCaches;
@@ -111,6 +112,8 @@ pub struct GuestMachine {
     /// With `memory_clock`: samples of accesses that miss the last level, as a processor's PEBS or
     /// IBS gives them, at a port of the guest named `terrace.samples`.
     pub samples: Option<SamplePlan>,
+    /// With `memory_clock` and `begins_marked`: the work from which on a program is measured.
+    pub work: Option<WorkPlan>,
     /// Count accesses by node, behind these caches. Implies software emulation.
     pub count_accesses: Option<CountedCaches>,
     /// File for the programs' counted accesses by huge page, window by window: a line at each mark,
@@ -158,6 +161,7 @@ impl Default for GuestMachine {
             instructions_as_time: false,
             memory_clock: None,
             samples: None,
+            work: None,
             count_accesses: None,
             count_pages: None,
             count_apart: None,

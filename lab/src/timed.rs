@@ -8,6 +8,7 @@ use terrace_recorder::nodes::NodeRange;
 use terrace_timed::config::{ClockPlan, TierRange, TimedConfig};
 use terrace_timed::figures::Figures;
 use terrace_timed::samples::SamplePlan;
+use terrace_timed::work::WorkFigures;
 
 use crate::accesses::ranges;
 use crate::error::{Doing, LabError};
@@ -131,6 +132,7 @@ impl Timing {
         let samples = machine.samples.clone().map(|samples| SamplePlan { physical, ..samples });
         let plan = ClockPlan {
             samples: samples.clone(),
+            work: machine.work.clone(),
             ranges: if new { guest_ranges(machine) } else { block_ranges(machine) },
             symbols: symbols::of_image(kernel),
             direct_map: (new && !machine.five_levels).then_some(DIRECT_MAP),
@@ -201,6 +203,8 @@ struct Line {
     mark: String,
     figures: Figures,
     #[serde(default)]
+    work: Option<WorkFigures>,
+    #[serde(default)]
     host_cpu_ns: u64,
 }
 
@@ -211,6 +215,9 @@ pub struct ClockFigures {
     pub total: Figures,
     /// From mark to mark (`count-period`), where there are more than two.
     pub periods: Vec<Figures>,
+    /// What a program with processors of its own did meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work: Option<WorkFigures>,
     /// Processor time of the host that the emulator took from mark to mark, the first window first.
     /// It differs from run to run and is not written with the rest.
     #[serde(skip)]
@@ -243,6 +250,7 @@ impl ClockFigures {
         Ok(Self {
             host_cpu_ns: host_cpu_ns.collect(),
             total: last.figures.since(&first.figures),
+            work: last.work.clone(),
             periods: if periods.len() > 1 { periods } else { Vec::new() },
             complete: end.is_some(),
         })

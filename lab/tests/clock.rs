@@ -14,7 +14,10 @@ use terrace_hardware::units::Bytes;
 use terrace_lab::{Accel, ClockFigures, GuestJob, GuestMachine, Kernel, Lab, LabConfig, Qemu};
 use terrace_timed::config::{TierSpeed, TimedConfig};
 use terrace_timed::figures::Figures;
+use terrace_timed::machine::observed::ObservationPlan;
+use terrace_timed::samples::SamplePlan;
 use terrace_timed::windows::WindowPlan;
+use terrace_timed::work::{STEP_INSTRUCTIONS, WorkPlan};
 use timed::{Job, TIERS, machine, measure, measure_of, memory_speed, of_cause};
 
 fn of<'a>(lines: &'a [(String, f64)], word: &'a str) -> Vec<f64> {
@@ -88,6 +91,46 @@ fn before_the_clock_begins_processors_take_short_turns() {
     let sleeps = of(&lines, "sleep");
     assert!(sleeps.len() == 10 && sleeps.iter().all(|us| *us < 15_000.0), "{sleeps:?}");
     near("latency in ns", of(&lines, "chase")[0], 300.0, 0.03);
+}
+
+/// A program of processor 0 that computes, measured after so much of its work, beside this on processor 1.
+fn after_work(qemu: Qemu, samples: Option<SamplePlan>, beside: &str) -> ClockFigures {
+    let script = format!(
+        "count-period
+        {{ taskset 1 memory-speed compute - - 4000000000 & }}
+        {beside}
+        taskset 2 memory-speed sleep - - 20000 && taskset 2 memory-speed begin - - - &&
+        taskset 2 memory-speed sleep - - 40000; code=$?; killall memory-speed; exit $code"
+    );
+    let work = Some(WorkPlan { processors: vec![0], from_instructions: AFTER });
+    measure(GuestMachine { begins_marked: true, work, samples, qemu, ..machine(2) }, &script).1
+}
+const AFTER: u64 = 400_000_000;
+
+#[test]
+fn systems_are_measured_from_the_same_place_of_a_programs_work() {
+    // By the mark the program has executed some 20 million instructions, or half as many.
+    let alone = after_work(Qemu::default(), None, "");
+    let of_newer = after_work(Qemu::Packaged { major: 10 }, None, "");
+    let before_clock = Some(ObservationPlan::default());
+    let samples = SamplePlan { before_clock, ..SamplePlan::default() };
+    let beside = "{ taskset 2 memory-speed compute - - 4000000000 & }";
+    let shared = after_work(Qemu::default(), Some(samples), beside);
+    for figures in [&alone, &of_newer, &shared] {
+        assert!(figures.complete);
+        let (work, total) = (figures.work.as_ref().unwrap(), &figures.total);
+        let from = work.from_instructions;
+        assert!((AFTER..AFTER + STEP_INSTRUCTIONS).contains(&from), "from {from}");
+        // The guest's 40 ms are behind that: no time has passed meanwhile.
+        assert!((40_000_000..120_000_000).contains(&total.time_ns), "{} ns", total.time_ns);
+        let steps = total.program_instructions[0] / STEP_INSTRUCTIONS;
+        assert!(steps.abs_diff(work.times_ns.len() as u64) <= 1, "{steps} steps: {work:?}");
+        assert!(work.times_ns.is_sorted() && work.times_ns.last() <= Some(&total.time_ns));
+    }
+    let alone = alone.work.unwrap();
+    for other in [of_newer, shared] {
+        near("the same work", other.work.unwrap().slowdown(&alone).unwrap(), 1.0, 0.02);
+    }
 }
 
 #[test]

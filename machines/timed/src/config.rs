@@ -12,6 +12,7 @@ use crate::causes::Symbol;
 use crate::samples::SamplePlan;
 use crate::tables::TABLES_BYTES;
 use crate::windows::WindowPlan;
+use crate::work::WorkPlan;
 
 /// The machine whose processor is used where none is named.
 pub const DEFAULT_PRESET: &str = "server-ddr5-cxl";
@@ -70,6 +71,9 @@ pub struct ClockPlan {
     /// Samples of its memory accesses, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<SamplePlan>,
+    /// The work from which on a program is measured, if it has processors to itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub work: Option<WorkPlan>,
     /// Symbols of the guest's kernel, by which its time is divided by cause; without them it is not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub symbols: Vec<Symbol>,
@@ -244,7 +248,8 @@ mod tests {
         let direct_map = Some(0xFFFF_8880_0000_0000);
         let name = "asm_exc_page_fault".to_owned();
         let symbols = vec![Symbol { name, address: 0xFFFF_FFFF_81E0_1280 }];
-        let plan = ClockPlan { ranges, direct_map, samples, symbols, config };
+        let work = Some(WorkPlan { processors: vec![1], from_instructions: 1 << 34 });
+        let plan = ClockPlan { ranges, direct_map, samples, work, symbols, config };
         assert_eq!(ClockPlan::from_toml(&plan.to_toml().unwrap()).unwrap(), plan);
     }
 

@@ -14,6 +14,7 @@
 //! - [`machine`]: the processors in time, and samples before time is modelled;
 //! - [`samples`]: sampled accesses, as a processor and Linux would give them;
 //! - [`windows`]: sampling windows in detail, and counting between them;
+//! - [`work`]: what a program has executed, and the time of each part of it;
 //! - [`figures`]: its counters.
 
 pub mod causes;
@@ -26,3 +27,4 @@ pub mod machine;
 pub mod samples;
 pub mod tables;
 pub mod windows;
+pub mod work;

@@ -23,6 +23,7 @@ use crate::flow::{Block, LOADS, NO_LOAD, REGISTERS, Site, Sources};
 use crate::samples::Sampling;
 use crate::tables::{GuestWalk, TABLES_BYTES, Tables};
 use crate::windows::{Spent, Windows};
+use crate::work::{Work, WorkFigures};
 
 /// Lines of a processor that may be under way, by their low bits.
 const LINES: usize = 32;
@@ -186,6 +187,7 @@ pub struct TimedMachine {
     string_bytes: u64,
     samples: Option<Sampling>,
     causes: Causes,
+    work: Option<Work>,
     windows: Option<Windows>,
     /// Instructions until the next stretch of the windows.
     stretch_left: u64,
@@ -241,6 +243,7 @@ impl TimedMachine {
             names: config.hardware.tiers.iter().map(|tier| tier.name.clone()).collect(),
             samples: None,
             causes: Causes::new(config.hardware.node.cores as usize, false),
+            work: None,
         })
     }
 
@@ -383,11 +386,26 @@ impl TimedMachine {
         let core = self.node.core(cpu);
         let until = core.now().0 + core.dispatch_time(processor.begun - processor.dispatched).0;
         let add_ns = self.clock.block(executed, self.start_ns + until / 1000);
+        if let Some(work) = &mut self.work {
+            work.block(cpu, block);
+            work.at(self.clock.shown_ns() - self.start_ns);
+        }
         let yields = before >= self.slice_end;
         if yields {
             self.slice_end = before + self.quantum;
         }
         Step { add_ns, yields, detail }
+    }
+
+    /// Measures the rest of this work.
+    pub fn follow_work(&mut self, mut work: Work) {
+        work.clock_begins();
+        self.work = Some(work);
+    }
+
+    /// What was measured of it.
+    pub fn work(&self) -> Option<&WorkFigures> {
+        self.work.as_ref().map(Work::figures)
     }
 
     /// What each processor has spent.

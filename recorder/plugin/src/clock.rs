@@ -151,6 +151,12 @@ impl QemuClock {
         count.wrapping_add(bias) as u64
     }
 
+    /// What distinguishes the running processor's slice from the one before.
+    #[inline]
+    pub fn slice(&self) -> i64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
     /// Advances the clock. Called in the thread that runs all processors; other threads change the
     /// bias only while that one waits.
     #[inline]

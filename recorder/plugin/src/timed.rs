@@ -16,16 +16,18 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use terrace_recorder::nodes::Mark;
-use terrace_timed::causes::{self, Addresses, Cause, Role, Switch};
+use terrace_timed::causes::Addresses;
 use terrace_timed::config::{ClockPlan, TierRange, TimedConfig};
 use terrace_timed::flow::{self, Block, Effect, Site};
 use terrace_timed::machine::observed::Observer;
 use terrace_timed::machine::{Access, TimedMachine};
 use terrace_timed::samples::{SamplePlan, Sampling};
 use terrace_timed::tables::GuestWalk;
+use terrace_timed::work::Work;
 
 use crate::clock::QemuClock;
 use crate::code_buffer::CodeBuffer;
+use crate::kernel;
 use crate::qemu::{self, Block as QemuBlock, Id, MemInfo};
 use crate::registers::Registers;
 use crate::samples::SamplePort;
@@ -39,6 +41,8 @@ static DETAIL: AtomicBool = AtomicBool::new(true);
 static SAMPLING: AtomicBool = AtomicBool::new(false);
 /// Whether accesses are reported for them.
 static OBSERVED: AtomicBool = AtomicBool::new(false);
+/// Whether a program's work is counted before the clock begins.
+static COUNTED: AtomicBool = AtomicBool::new(false);
 /// Whether samples wait to be written.
 static WAITING: AtomicBool = AtomicBool::new(false);
 static TIMED: AtomicPtr<Timed> = AtomicPtr::new(ptr::null_mut());
@@ -50,10 +54,15 @@ struct Timed {
     machine: Option<TimedMachine>,
     /// Before that, where samples are taken then.
     observer: Option<Observer>,
-    /// Samples come before the clock begins.
-    samples_first: bool,
-    /// The clock at the slice in which its beginning was marked: it begins with the next.
-    marked_ns: Option<u64>,
+    /// Code is translated anew for what comes before the clock begins, and has been.
+    prepares: bool,
+    is_prepared: bool,
+    /// The program's work, until the clock begins.
+    work: Option<Work>,
+    /// The beginning was marked, and the program is to do more before.
+    catches_up: bool,
+    /// The slice in which the clock could have begun: it begins with the next.
+    begins_after: Option<i64>,
     clock: QemuClock,
     /// Where processors are to take turns and have not begun.
     turns: Option<Turns>,
@@ -92,9 +101,12 @@ pub fn begin(
     socket: Option<PathBuf>,
     once: bool,
 ) -> Result<(), String> {
-    let ClockPlan { config, ranges, direct_map, samples, symbols } = plan;
+    let ClockPlan { config, ranges, direct_map, samples, work, symbols } = plan;
     if let Some(samples) = &samples {
         samples.check().map_err(|e| e.to_string())?;
+    }
+    if let Some(work) = &work {
+        work.check().map_err(|e| e.to_string())?;
     }
     let direct_map = direct_map.filter(|_| qemu::has_registers());
     let registers =
@@ -105,8 +117,11 @@ pub fn begin(
         config,
         machine: None,
         observer: None,
-        samples_first: false,
-        marked_ns: None,
+        prepares: false,
+        is_prepared: false,
+        work: work.as_ref().map(Work::new),
+        catches_up: false,
+        begins_after: None,
         turns: Turns::find(clock)?,
         clock,
         ranges,
@@ -159,7 +174,7 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
         if let Some(turns) = timed.turns.take() {
             turns.begin();
         }
-        if !active {
+        if !active && !COUNTED.load(Ordering::Relaxed) {
             return;
         }
         if let Some(bytes) = timed.code.as_ref().and_then(CodeBuffer::nearly_full) {
@@ -174,11 +189,16 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
         let kernel = start >> 63 != 0;
         let bytes = code.iter().map(|(bytes, size)| &bytes[..*size]);
         let mut flow = flow::analyse(bytes, kernel);
+        if !active {
+            let data = ptr::from_ref(kept(&mut timed.blocks, flow.block)).cast_mut().cast();
+            qemu::qemu_plugin_register_vcpu_tb_exec_cb(block, on_block, qemu::NO_REGISTERS, data);
+            return;
+        }
         if let Some(addresses) = timed.kernel.as_ref().filter(|_| kernel) {
             let last: usize = code[..count.saturating_sub(1)].iter().map(|(_, size)| size).sum();
             flow.block.role = addresses.role(start);
             flow.block.leaves = addresses.is_return(start + last as u64);
-            follow_kernel(addresses, block, start, &code, flow.block.role);
+            kernel::follow(addresses, block, start, &code, flow.block.role);
         }
         let kept_block = kept(&mut timed.blocks, flow.block);
         let data = ptr::from_ref(kept_block).cast_mut().cast();
@@ -214,65 +234,9 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
     }
 }
 
-/// Registers for what a block of the kernel does to the cause of its time: the first push of a
-/// function, returns, and a switch between tasks.
-///
-/// # Safety
-/// While QEMU translates the block.
-unsafe fn follow_kernel(
-    addresses: &Addresses,
-    block: *mut QemuBlock,
-    start: u64,
-    code: &[([u8; 16], usize)],
-    role: Role,
-) {
-    let register = |at: usize, call: qemu::OnMemory, data: usize| {
-        let (flags, kinds) = (qemu::NO_REGISTERS, qemu::LOADS_AND_STORES);
-        // SAFETY: QEMU's block is valid (the caller's promise); what is registered is a number.
-        unsafe {
-            let instruction = qemu::qemu_plugin_tb_get_insn(block, at);
-            let data = data as *mut c_void;
-            qemu::qemu_plugin_register_vcpu_mem_cb(instruction, call, flags, kinds, data);
-        }
-    };
-    if let Role::Function(cause) = role {
-        let bytes = code.iter().map(|(bytes, size)| &bytes[..*size]);
-        if let Some(push) = causes::first_push(bytes) {
-            register(push, on_call, cause as usize);
-        }
-    }
-    let mut address = start;
-    for (at, (bytes, size)) in code.iter().enumerate() {
-        let bytes = &bytes[..*size];
-        if causes::is_return(bytes) {
-            register(at, on_return, 0);
-        }
-        match addresses.switch(address, bytes) {
-            Some(Switch::From) => register(at, on_switch, 0),
-            Some(Switch::To) => register(at, on_switch, 1),
-            None => {}
-        }
-        address += *size as u64;
-    }
-}
-
-extern "C" fn on_call(index: c_uint, _info: MemInfo, address: u64, cause: *mut c_void) {
-    let Some(cause) = Cause::ALL.get(cause as usize) else { return };
-    with(index, |machine, _, cpu| machine.kernel_calls(cpu, *cause, address));
-}
-
-extern "C" fn on_return(index: c_uint, _info: MemInfo, address: u64, _data: *mut c_void) {
-    with(index, |machine, _, cpu| machine.kernel_returns(cpu, address));
-}
-
-extern "C" fn on_switch(index: c_uint, _info: MemInfo, address: u64, which: *mut c_void) {
-    let switch = if which as usize == 0 { Switch::From } else { Switch::To };
-    with(index, |machine, _, cpu| machine.kernel_switches(cpu, switch, address));
-}
-
 /// Calls with the machine and QEMU's clock, if there is such a processor and time is modelled.
 #[inline(always)]
-fn with(index: c_uint, call: impl FnOnce(&mut TimedMachine, &QemuClock, usize)) {
+pub(crate) fn with(index: c_uint, call: impl FnOnce(&mut TimedMachine, &QemuClock, usize)) {
     if !ACTIVE.load(Ordering::Relaxed) {
         return;
     }
@@ -286,6 +250,10 @@ fn with(index: c_uint, call: impl FnOnce(&mut TimedMachine, &QemuClock, usize)) 
 }
 
 extern "C" fn on_block(index: c_uint, block: *mut c_void) {
+    if COUNTED.load(Ordering::Relaxed) {
+        // SAFETY: what `on_translate` registered, which is never freed.
+        count(index, unsafe { &*block.cast::<Block>() });
+    }
     if SAMPLING.load(Ordering::Relaxed) {
         before_clock(index, block);
     }
@@ -327,12 +295,30 @@ fn write_samples() {
     WAITING.store(false, Ordering::Relaxed);
 }
 
+/// A block before the clock begins, of a machine on which a program's work is counted.
+#[inline]
+fn count(index: c_uint, block: &Block) {
+    // SAFETY: in a callback.
+    let Some(timed) = (unsafe { timed() }) else { return };
+    let Some(work) = &mut timed.work else { return };
+    work.block(index as usize, block);
+    let is_behind = work.is_behind();
+    if timed.catches_up {
+        // No time passes meanwhile: what waits for the time comes behind it.
+        timed.clock.add(-i64::from(block.instructions));
+        if !is_behind {
+            timed.catches_up = false;
+            timed.begin_clock(index);
+        }
+    }
+}
+
 /// A block before the clock begins, with which it may begin.
 #[inline]
 fn before_clock(index: c_uint, block: *mut c_void) {
     // SAFETY: in a callback.
     let Some(timed) = (unsafe { timed() }) else { return };
-    if timed.marked_ns.is_some_and(|marked_ns| marked_ns != timed.clock.at_slice_ns()) {
+    if timed.begins_after.is_some_and(|slice| slice != timed.clock.slice()) {
         return timed.start(timed.clock.at_slice_ns());
     }
     let (Some(observer), cpu) = (&mut timed.observer, index as usize) else { return };
@@ -432,18 +418,24 @@ extern "C" fn on_mark(index: c_uint, mark: *mut c_void) {
     let Some(timed) = (unsafe { timed() }) else { return };
     match mark {
         Mark::Begin if timed.machine.is_some() => {}
-        // The code that is there serves, and a block that is under way is not of the clock.
-        Mark::Begin if timed.observer.is_some() => {
-            timed.marked_ns = Some(timed.clock.at_slice_ns());
-            timed.clock.end_slice(index);
-        }
-        Mark::Sample if timed.observer.is_some() || timed.machine.is_some() => {}
-        Mark::Begin | Mark::Sample => {
-            timed.samples_first = mark == Mark::Sample;
+        Mark::Begin if timed.work.as_ref().is_some_and(Work::is_behind) => timed.catches_up = true,
+        Mark::Begin => timed.begin_clock(index),
+        Mark::Sample if timed.is_prepared || timed.machine.is_some() => {}
+        Mark::Sample => {
+            timed.prepares = true;
             // SAFETY: QEMU's function; its callback lives as long as QEMU.
             unsafe { qemu::qemu_plugin_reset(ID.load(Ordering::Relaxed), on_begin) };
         }
-        Mark::Period => timed.note(mark),
+        Mark::Period => {
+            if let Some(work) = &mut timed.work {
+                work.begin();
+            }
+            // It does less than is expected of it, as one that waits for time to pass.
+            if std::mem::take(&mut timed.catches_up) {
+                timed.begin_clock(index);
+            }
+            timed.note(mark);
+        }
         // Translated code stays. QEMU before 8.0 keeps a pointer to the callbacks of accesses of
         // the block that ran last and uses it for an interrupt's own accesses, even after they are
         // freed.
@@ -458,8 +450,8 @@ extern "C" fn on_mark(index: c_uint, mark: *mut c_void) {
 extern "C" fn on_begin(id: Id) {
     // SAFETY: in a callback.
     if let Some(timed) = unsafe { timed() } {
-        if timed.samples_first {
-            timed.sample();
+        if timed.prepares {
+            timed.prepare();
         } else {
             timed.start(timed.clock.now_ns());
         }
@@ -469,12 +461,15 @@ extern "C" fn on_begin(id: Id) {
 }
 
 impl Timed {
-    /// Samples from now on; the clock begins later.
-    fn sample(&mut self) {
+    /// Work is counted and samples are taken from now on; the clock begins later.
+    fn prepare(&mut self) {
+        (self.prepares, self.is_prepared) = (false, true);
+        COUNTED.store(self.work.is_some(), Ordering::Relaxed);
         let Some((plan, socket)) = &self.samples else {
-            return fail(
-                "a guest that marks the beginning of samples, and no samples were asked for",
-            );
+            if self.work.is_none() {
+                fail("a guest that marks the beginning of samples, and no samples were asked for");
+            }
+            return;
         };
         let observation = plan.before_clock.unwrap_or_default();
         match (Observer::new(&self.config, observation, plan), SamplePort::connect(socket)) {
@@ -487,11 +482,24 @@ impl Timed {
         SAMPLING.store(true, Ordering::Relaxed);
     }
 
+    /// The clock begins as soon as it can.
+    fn begin_clock(&mut self, index: c_uint) {
+        if self.observer.is_some() {
+            // The code that is there serves, and a block that is under way is not of the clock.
+            self.begins_after = Some(self.clock.slice());
+            self.clock.end_slice(index);
+        } else {
+            // SAFETY: QEMU's function; its callback lives as long as QEMU.
+            unsafe { qemu::qemu_plugin_reset(ID.load(Ordering::Relaxed), on_begin) };
+        }
+    }
+
     /// The clock begins at this time.
     fn start(&mut self, now_ns: u64) {
         SAMPLING.store(false, Ordering::Relaxed);
         OBSERVED.store(false, Ordering::Relaxed);
-        self.observer = None;
+        COUNTED.store(false, Ordering::Relaxed);
+        (self.observer, self.catches_up) = (None, false);
         if !self.clock.counts_instructions() {
             return fail(
                 "the clock of this machine counts no instructions; start it with 'terrace lab --clock memory'",
@@ -513,6 +521,9 @@ impl Timed {
             }
             machine.sample(Sampling::new(plan));
         }
+        if let (Some(work), Some(machine)) = (self.work.take(), &mut self.machine) {
+            machine.follow_work(work);
+        }
         turns::end();
         self.note(Mark::Begin);
         ACTIVE.store(true, Ordering::Relaxed);
@@ -530,6 +541,7 @@ impl Timed {
         let line = serde_json::json!({
             "mark": name,
             "figures": machine.figures(),
+            "work": machine.work(),
             "host_cpu_ns": host_cpu_ns(),
         });
         if let Err(error) = self.results.write_all(format!("{line}\n").as_bytes()) {

@@ -1,0 +1,80 @@
+//! Slowdowns of runs on a virtual machine with the memory clock, against the same run with all memory
+//! fast: by run time, by operations, or by the work of programs that report neither.
+
+use terrace_lab::ClockFigures;
+use terrace_results::RunRow;
+use terrace_timed::figures::Figures;
+use terrace_timed::work::WorkPlan;
+
+use crate::file::{Experiment, GroupSpec};
+
+/// Results of a run with all memory fast and nothing moved.
+pub(crate) struct AllFast {
+    /// Its groups.
+    pub rows: Vec<RunRow>,
+    /// After so many periods its programs were ended.
+    pub periods: u64,
+    /// Figures of its clock.
+    pub clock: Option<ClockFigures>,
+}
+
+impl AllFast {
+    /// Run time of this group over that of the same group here: of its programs if they ended, of
+    /// one of their operations if they were ended; or of one of their instructions after a warm-up,
+    /// on processors that nothing else uses. `None` if none of these is known.
+    pub fn slowdown(
+        &self,
+        row: &RunRow,
+        clock: Option<&ClockFigures>,
+        experiment: &Experiment,
+    ) -> Option<f64> {
+        if row.operations.is_none()
+            && let Some(spec) = experiment.groups.iter().find(|spec| spec.name == row.group)
+            && counts_instructions(spec, experiment)
+        {
+            let work = |clock: Option<&ClockFigures>| clock?.work.clone();
+            if let (Some(own), Some(fast)) = (work(clock), work(self.clock.as_ref()))
+                && let Some(slowdown) = own.slowdown(&fast)
+            {
+                return Some(slowdown);
+            }
+            let ns = |clock: Option<&ClockFigures>| ns_an_instruction(spec, &clock?.total);
+            return Some(ns(clock)? / ns(self.clock.as_ref())?);
+        }
+        let fast = self.rows.iter().find(|r| r.group == row.group)?;
+        let time = |row: &RunRow, periods: u64| {
+            let duration_ms = row.duration_ms?;
+            match row.operations {
+                Some(operations) => (operations > 0).then(|| duration_ms / operations as f64),
+                None => (row.periods + row.lost_periods < periods).then_some(duration_ms),
+            }
+        };
+        let (time, fast) = (time(row, experiment.periods)?, time(fast, self.periods)?);
+        (fast > 0.0).then(|| time / fast)
+    }
+}
+
+/// Whether the work of a group in what is measured is known by its instructions.
+pub(crate) fn counts_instructions(group: &GroupSpec, experiment: &Experiment) -> bool {
+    experiment.warm_up_periods > 0 && !group.cpus.is_empty()
+}
+
+/// The work of a program that has a processor to itself: it is measured from a place that no system
+/// has passed by the end of the warm-up, since it executes an instruction a nanosecond at most there.
+pub(crate) fn work(experiment: &Experiment) -> Option<WorkPlan> {
+    let [group] = experiment.groups.as_slice() else { return None };
+    let [_] = group.cpus[..] else { return None };
+    let warm_up_ns = experiment.warm_up_periods * experiment.period_ms * 1_000_000;
+    counts_instructions(group, experiment).then(|| WorkPlan {
+        processors: group.cpus.clone(),
+        // What it executes while trackers begin comes on top.
+        from_instructions: warm_up_ns + warm_up_ns / 10,
+    })
+}
+
+/// Time for an instruction of a group that has its processors to itself; `None` if it executed none.
+fn ns_an_instruction(group: &GroupSpec, figures: &Figures) -> Option<f64> {
+    let of = |cpu: &u32| figures.program_instructions.get(*cpu as usize);
+    let instructions: u64 = group.cpus.iter().filter_map(of).sum();
+    (instructions > 0).then(|| figures.time_ns as f64 / instructions as f64)
+}
