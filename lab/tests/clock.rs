@@ -134,6 +134,18 @@ fn systems_are_measured_from_the_same_place_of_a_programs_work() {
 }
 
 #[test]
+fn a_program_that_waits_for_time_to_pass_is_not_waited_for() {
+    let script = "
+        count-period; taskset 2 memory-speed begin - - - &&
+        taskset 2 memory-speed sleep - - 40000 && count-period &&
+        taskset 2 memory-speed sleep - - 40000";
+    let work = Some(WorkPlan { processors: vec![0], from_instructions: AFTER });
+    let (_, figures) = measure(GuestMachine { begins_marked: true, work, ..machine(2) }, script);
+    assert!(figures.complete && figures.work.unwrap().from_instructions < AFTER);
+    assert!((40_000_000..120_000_000).contains(&figures.total.time_ns));
+}
+
+#[test]
 fn two_processors_that_stream_at_once_share_a_tiers_bandwidth() {
     let script = "memory-speed stream 0 64 400000 2 && memory-speed stream 1 64 400000 2";
     let (lines, _) = measure(machine(2), script);

@@ -48,6 +48,9 @@ static WAITING: AtomicBool = AtomicBool::new(false);
 static TIMED: AtomicPtr<Timed> = AtomicPtr::new(ptr::null_mut());
 static ID: AtomicU64 = AtomicU64::new(0);
 
+/// A program that lets so much time pass before it has caught up is not waited for.
+const WAITS_NS: u64 = 20_000_000;
+
 struct Timed {
     config: TimedConfig,
     /// `None` until it begins.
@@ -59,8 +62,8 @@ struct Timed {
     is_prepared: bool,
     /// The program's work, until the clock begins.
     work: Option<Work>,
-    /// The beginning was marked, and the program is to do more before.
-    catches_up: bool,
+    /// The beginning was marked at this time, and the program is to do more before.
+    catches_up: Option<u64>,
     /// The slice in which the clock could have begun: it begins with the next.
     begins_after: Option<i64>,
     clock: QemuClock,
@@ -120,7 +123,7 @@ pub fn begin(
         prepares: false,
         is_prepared: false,
         work: work.as_ref().map(Work::new),
-        catches_up: false,
+        catches_up: None,
         begins_after: None,
         turns: Turns::find(clock)?,
         clock,
@@ -303,11 +306,11 @@ fn count(index: c_uint, block: &Block) {
     let Some(work) = &mut timed.work else { return };
     work.block(index as usize, block);
     let is_behind = work.is_behind();
-    if timed.catches_up {
+    if timed.catches_up.is_some() {
         // No time passes meanwhile: what waits for the time comes behind it.
         timed.clock.add(-i64::from(block.instructions));
         if !is_behind {
-            timed.catches_up = false;
+            timed.catches_up = None;
             timed.begin_clock(index);
         }
     }
@@ -418,7 +421,9 @@ extern "C" fn on_mark(index: c_uint, mark: *mut c_void) {
     let Some(timed) = (unsafe { timed() }) else { return };
     match mark {
         Mark::Begin if timed.machine.is_some() => {}
-        Mark::Begin if timed.work.as_ref().is_some_and(Work::is_behind) => timed.catches_up = true,
+        Mark::Begin if timed.work.as_ref().is_some_and(Work::is_behind) => {
+            timed.catches_up = Some(timed.clock.at_slice_ns());
+        }
         Mark::Begin => timed.begin_clock(index),
         Mark::Sample if timed.is_prepared || timed.machine.is_some() => {}
         Mark::Sample => {
@@ -430,8 +435,9 @@ extern "C" fn on_mark(index: c_uint, mark: *mut c_void) {
             if let Some(work) = &mut timed.work {
                 work.begin();
             }
-            // It does less than is expected of it, as one that waits for time to pass.
-            if std::mem::take(&mut timed.catches_up) {
+            // Time passes only if nothing runs: the program waits for it.
+            if timed.catches_up.is_some_and(|at| timed.clock.at_slice_ns() > at + WAITS_NS) {
+                timed.catches_up = None;
                 timed.begin_clock(index);
             }
             timed.note(mark);
@@ -499,7 +505,7 @@ impl Timed {
         SAMPLING.store(false, Ordering::Relaxed);
         OBSERVED.store(false, Ordering::Relaxed);
         COUNTED.store(false, Ordering::Relaxed);
-        (self.observer, self.catches_up) = (None, false);
+        (self.observer, self.catches_up) = (None, None);
         if !self.clock.counts_instructions() {
             return fail(
                 "the clock of this machine counts no instructions; start it with 'terrace lab --clock memory'",
