@@ -123,8 +123,11 @@ impl<'a> Collector<'a> {
         })
     }
 
-    /// Rounds in the warm-up, to be set where it ends by something else.
-    pub fn warm_up_rounds(&self) -> WarmUpRounds {
+    /// The warm-up, if there is one, ends when its rounds are set to those that are over.
+    pub fn warm_up_by_time(&self) -> WarmUpRounds {
+        if self.warm_up.get() > 0 {
+            self.warm_up.set(u64::MAX);
+        }
         Rc::clone(&self.warm_up)
     }
 

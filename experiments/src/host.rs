@@ -481,12 +481,8 @@ fn under_policies(
         Options { cpu_clock: || Some(terrace_linux::costs::thread_cpu_ns()), ..Options::default() };
     let mut engine = Engine::new(groups, options);
     let mut measured = Measured::of(experiment);
-    let warm_up_rounds = collector.warm_up_rounds();
-    if experiment.warm_up_periods > 0 {
-        warm_up_rounds.set(u64::MAX);
-    }
-    let mut periods = 0;
-    let mut died = None;
+    let warm_up_rounds = collector.warm_up_by_time();
+    let (mut periods, mut died) = (0, None);
     engine.run(&mut collector, || {
         periods += 1;
         counts.between_periods(periods - 1, |source| host.table_pages(source));
@@ -496,9 +492,9 @@ fn under_policies(
         }
         let programs = sessions.iter().flatten();
         let marked = measured.between_periods(periods - 1, host.topology(), programs);
-        let ended = sessions.iter_mut().flatten().map(|s| s.ended(Duration::ZERO));
-        // `ended` is called for all, so that each notes when its program ended.
-        let ended: Vec<_> = ended.collect();
+        // Of all, so that each notes when its program ended.
+        let sessions = sessions.iter_mut().flatten();
+        let ended: Vec<_> = sessions.map(|s| s.ended(Duration::ZERO)).collect();
         let all = !ended.is_empty() && ended.iter().all(|e| matches!(e, Ok(true)));
         died = marked.err().or_else(|| ended.into_iter().find_map(Result::err));
         !measured.goes_on() || all || died.is_some() || stop.load(Ordering::Relaxed)

@@ -217,12 +217,8 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Gues
         // file system of memory the kernel would move them away, and the groups have more than the rest.
         machine.kernel_args.push("rootfstype=ramfs".to_owned());
     }
-    if let Some(size) = wanted.fast {
-        machine.fast_bytes = size.0;
-    }
-    if let Some(size) = wanted.slow {
-        machine.slow_bytes = size.0;
-    }
+    machine.fast_bytes = wanted.fast.map_or(machine.fast_bytes, |size| size.0);
+    machine.slow_bytes = wanted.slow.map_or(machine.slow_bytes, |size| size.0);
     if let Some(wanted) = &wanted.kernel {
         machine.kernel = kernel(experiment, wanted)?;
     }

@@ -3,7 +3,7 @@
 //! A history says which boot of a machine it is of, and which group. Two folders with histories of the
 //! same group and boot are of one host, such as one that was renamed, or whose folder was copied. It
 //! would count twice, so that one of the folders counts: the first of which every history can be used.
-//! Machines that were resumed from one snapshot have one boot, too, and cannot be told apart.
+//! Machines that were resumed from one snapshot have one boot, too, and are taken for one.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

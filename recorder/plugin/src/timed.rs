@@ -180,14 +180,7 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
         if !active && !COUNTED.load(Ordering::Relaxed) {
             return;
         }
-        if let Some(bytes) = timed.code.as_ref().and_then(CodeBuffer::nearly_full) {
-            return fail(&format!(
-                "the {} MiB of translated code that this QEMU can have are used up, and with several \
-                 processors it cannot discard it; give the machine one (--cpus 1) or a QEMU since 8.0, \
-                 or have it do less",
-                bytes >> 20
-            ));
-        }
+        timed.check_room_for_code();
         let start = qemu::qemu_plugin_tb_vaddr(block);
         let kernel = start >> 63 != 0;
         let bytes = code.iter().map(|(bytes, size)| &bytes[..*size]);
@@ -467,6 +460,18 @@ extern "C" fn on_begin(id: Id) {
 }
 
 impl Timed {
+    /// Ends QEMU where it would have to discard translated code, and must not.
+    fn check_room_for_code(&self) {
+        if let Some(bytes) = self.code.as_ref().and_then(CodeBuffer::nearly_full) {
+            fail(&format!(
+                "the {} MiB of translated code that this QEMU can have are used up, and with several \
+                 processors it cannot discard it; give the machine one (--cpus 1) or a QEMU since 8.0, \
+                 or have it do less",
+                bytes >> 20
+            ));
+        }
+    }
+
     /// Work is counted and samples are taken from now on; the clock begins later.
     fn prepare(&mut self) {
         (self.prepares, self.is_prepared) = (false, true);
