@@ -19,9 +19,11 @@
 //! Before each call the process is checked ([`target`]): it may have ended, another may have its
 //! identifier, its cpuset may have changed, and the run may be about to stop.
 //!
-//! [`batches`] moves pages in one direction, [`account`] counts their results.
+//! [`batches`] moves pages in one direction, [`account`] counts their results, [`backoff`] leaves out
+//! those that could not be moved.
 
 mod account;
+mod backoff;
 mod batches;
 mod exchanges;
 pub(crate) mod target;
@@ -47,6 +49,7 @@ use crate::process::Process;
 use crate::refiner::Refiner;
 
 use account::Account;
+use backoff::Backoff;
 
 /// A status that the kernel never writes.
 const UNWRITTEN: i32 = i32::MIN;
@@ -137,6 +140,7 @@ pub struct PageMover {
     stop: Option<Arc<AtomicBool>>,
     free_lists: Option<FreeLists>,
     refiner: Option<Refiner>,
+    backoff: Backoff,
 }
 
 /// State during one plan.
@@ -201,6 +205,7 @@ impl PageMover {
             stop,
             free_lists: None,
             refiner: None,
+            backoff: Backoff::default(),
         }
     }
 

@@ -9,6 +9,8 @@ use super::{MigrationContext, Page, PageMover, PageResult, UNWRITTEN};
 
 /// How often the pages of a batch that the kernel did not reach are tried again.
 pub(super) const ATTEMPTS: usize = 3;
+/// A batch that takes so many times what it should is dear: more than its attempts take.
+const DEAR: u32 = 4;
 
 /// The pages of one call in one direction, by index, and their target.
 struct Batch<'a> {
@@ -60,6 +62,7 @@ impl PageMover {
         }
         let tier = self.nodes.targets(direction);
         let mut going = Vec::with_capacity(pages.len());
+        let now = self.kernel.now();
         for (index, &s) in status.iter().enumerate() {
             match s {
                 s if u32::try_from(s).is_ok_and(|n| tier.contains(&n)) => {
@@ -67,6 +70,9 @@ impl PageMover {
                     self.costs.already_there_pages().add(1);
                 }
                 s if s < 0 => results[index] = Err(of_page(s)),
+                _ if self.backoff.waits(pid, addresses[index], now) => {
+                    results[index] = Err(FailureReason::Busy);
+                }
                 _ => going.push(index),
             }
         }
@@ -116,6 +122,7 @@ impl PageMover {
 
         let tier = self.nodes.targets(batch.direction).to_vec();
         let mut left = fit.to_vec();
+        let begin = self.kernel.now();
         for _ in 0..ATTEMPTS {
             if left.is_empty() {
                 break;
@@ -147,6 +154,13 @@ impl PageMover {
             // has no others behind it.
             again.reverse();
             left = if left.len() == 1 { Vec::new() } else { again };
+        }
+        let now = self.kernel.now();
+        let took = now.saturating_sub(begin);
+        for &index in fit {
+            let page = (batch.pid, addresses[index]);
+            let is_dear = took >= DEAR * self.options.stall;
+            self.backoff.note(page, &results[index], is_dear, took, now);
         }
     }
 

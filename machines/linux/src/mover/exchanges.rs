@@ -167,7 +167,15 @@ impl PageMover {
         let (up_places, down_places) = (self.locate_pages(&ups), self.locate_pages(&downs));
         let mut able = Vec::with_capacity(pairs.len());
         let mut checked = None;
+        let now = self.kernel.now();
         for ((pair, up_place), down_place) in pairs.iter().zip(up_places).zip(down_places) {
+            let tried = |page: Page, place: Result<i32, FailureReason>| match place {
+                Ok(_) if self.backoff.waits(page.space.0, page.address, now) => {
+                    Err(FailureReason::Busy)
+                }
+                place => place,
+            };
+            let (up_place, down_place) = (tried(pair.up, up_place), tried(pair.down, down_place));
             let space = pair.up.space;
             let target = match checked {
                 Some((known, target)) if known == space => target,

@@ -2,8 +2,8 @@
 
 mod kernel;
 mod room;
+mod stuck;
 
-use super::batches::ATTEMPTS;
 use super::*;
 use crate::session::Session;
 use crate::testing::folder;
@@ -295,22 +295,6 @@ fn each_failure_has_its_reason() {
     assert_eq!(outcome.promoted_pages, 4);
     assert_eq!(costs.snapshot().already_there_pages, 1);
     assert_eq!(world.lock().unwrap().place[&(15 * HUGE)], 0);
-}
-
-#[test]
-fn a_page_that_fails_does_not_stop_those_the_kernel_did_not_come_to() {
-    let world = World {
-        place: placed(0..0, 0..2),
-        stuck: vec![0],
-        refused: [(HUGE, libc::EBUSY)].into(),
-        ..World::default()
-    };
-    let (mut mover, world, _) = mover(world, Duration::from_secs(1));
-    let plan = Plan { promotions: vec![range(0, 2)], ..Plan::default() };
-    // Page 0 ends the first call before page 1 has a status: page 1 gets its own status later.
-    let outcome = mover.apply(&plan).unwrap();
-    assert_eq!(failures(&outcome)[0].1, 2);
-    assert!(world.lock().unwrap().calls.len() <= ATTEMPTS);
 }
 
 #[test]
