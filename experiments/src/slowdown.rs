@@ -8,6 +8,10 @@ use terrace_timed::work::WorkPlan;
 
 use crate::file::{Experiment, GroupSpec};
 
+/// Workloads of which nothing reports operations. The clients of others would count what is served
+/// while a program catches up, in no time.
+const REPORTS_NOTHING: &str = "command";
+
 /// Results of a run with all memory fast and nothing moved.
 pub(crate) struct AllFast {
     /// Its groups.
@@ -59,13 +63,14 @@ pub(crate) fn counts_instructions(group: &GroupSpec, experiment: &Experiment) ->
     experiment.warm_up_periods > 0 && !group.cpus.is_empty()
 }
 
-/// The work of a program that has a processor to itself: it is measured from a place that no system
-/// has passed by the end of the warm-up, since it executes an instruction a nanosecond at most there.
+/// The work of a program that has a processor to itself: it is measured from a place that systems
+/// have not passed by the end of the warm-up, since it executes an instruction a nanosecond at most there.
 pub(crate) fn work(experiment: &Experiment) -> Option<WorkPlan> {
     let [group] = experiment.groups.as_slice() else { return None };
     let [_] = group.cpus[..] else { return None };
     let warm_up_ns = experiment.warm_up_periods * experiment.period_ms * 1_000_000;
-    counts_instructions(group, experiment).then(|| WorkPlan {
+    let is_known = counts_instructions(group, experiment) && group.workload.kind == REPORTS_NOTHING;
+    is_known.then(|| WorkPlan {
         processors: group.cpus.clone(),
         // What it executes while trackers begin comes on top.
         from_instructions: warm_up_ns + warm_up_ns / 10,

@@ -253,6 +253,7 @@ pub(crate) fn write(
         "all_fast": all_fast.map(|all_fast| {
             let durations = all_fast.rows.iter().map(|row| (row.group.clone(), row.duration_ms));
             json!({
+                "work": all_fast.clock.as_ref().and_then(|clock| clock.work.as_ref()),
                 "duration_ms": durations.collect::<std::collections::BTreeMap<_, _>>(),
                 "while_programs_ran": all_fast.clock.as_ref().and_then(|clock| while_programs_ran(clock, experiment)),
             })
@@ -398,6 +399,8 @@ mod tests {
         assert_eq!(with_all_memory_fast(&own).unwrap().warm_up_periods, 4);
         let mut alone = own.clone();
         alone.groups.truncate(1);
+        assert_eq!(work(&alone), None, "a client counts what it serves");
+        alone.groups[0].workload.kind = "command".to_owned();
         let plan = work(&alone).unwrap();
         let warm_up_ns = 4 * alone.period_ms * 1_000_000;
         assert_eq!(

@@ -48,15 +48,16 @@ pub struct WorkFigures {
 }
 
 impl WorkFigures {
-    /// Time over that of another run, for the work that both have done; `None` if there is none, or
-    /// they have begun at different places of it.
+    /// Time over that with all memory fast, for the first half of the work that is done there: the same
+    /// for all systems, but for one that has not done as much. `None` if it has done none, or they have
+    /// begun at different places of it.
     #[must_use]
-    pub fn slowdown(&self, other: &WorkFigures) -> Option<f64> {
-        let steps = self.times_ns.len().min(other.times_ns.len());
+    pub fn slowdown(&self, fast: &WorkFigures) -> Option<f64> {
+        let steps = self.times_ns.len().min(fast.times_ns.len().div_ceil(2));
         let at = |figures: &WorkFigures| figures.times_ns.get(steps.checked_sub(1)?).copied();
-        let (own, others) = (at(self)?, at(other)?);
-        let apart = self.from_instructions.abs_diff(other.from_instructions);
-        (apart < STEP_INSTRUCTIONS && others > 0).then(|| own as f64 / others as f64)
+        let (own, with_all_fast) = (at(self)?, at(fast)?);
+        let apart = self.from_instructions.abs_diff(fast.from_instructions);
+        (apart < STEP_INSTRUCTIONS && with_all_fast > 0).then(|| own as f64 / with_all_fast as f64)
     }
 }
 
@@ -162,15 +163,16 @@ mod tests {
     }
 
     #[test]
-    fn slowdown_is_of_the_work_that_both_have_done() {
+    fn slowdown_is_of_the_same_work_for_all() {
         let of = |from_instructions, times_ns: &[u64]| WorkFigures {
             from_instructions,
             times_ns: times_ns.to_vec(),
         };
         let fast = of(100, &[10, 20, 30, 40]);
-        // A phase of which the other run has seen no more than the first half.
+        // What comes behind counts for none, however far each has come.
         assert_eq!(of(105, &[10, 30]).slowdown(&fast), Some(1.5));
-        assert_eq!(of(95, &[10, 20, 60, 90, 99]).slowdown(&fast), Some(2.25));
+        assert_eq!(of(95, &[10, 30, 90, 91, 92]).slowdown(&fast), Some(1.5));
+        assert_eq!(of(95, &[25]).slowdown(&fast), Some(2.5));
         // Nothing in common.
         assert_eq!(of(100, &[]).slowdown(&fast), None);
         assert_eq!(of(100 + STEP_INSTRUCTIONS, &[10, 30]).slowdown(&fast), None);

@@ -180,7 +180,9 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
         if !active && !COUNTED.load(Ordering::Relaxed) {
             return;
         }
-        timed.check_room_for_code();
+        if active {
+            timed.check_room_for_code();
+        }
         let start = qemu::qemu_plugin_tb_vaddr(block);
         let kernel = start >> 63 != 0;
         let bytes = code.iter().map(|(bytes, size)| &bytes[..*size]);
@@ -441,6 +443,7 @@ extern "C" fn on_mark(index: c_uint, mark: *mut c_void) {
         Mark::End => {
             timed.note(mark);
             ACTIVE.store(false, Ordering::Relaxed);
+            COUNTED.store(false, Ordering::Relaxed);
         }
     }
 }
