@@ -37,10 +37,17 @@ impl AllFast {
             && counts_instructions(spec, experiment)
         {
             let work = |clock: Option<&ClockFigures>| clock?.work.clone();
-            if let (Some(own), Some(fast)) = (work(clock), work(self.clock.as_ref()))
-                && let Some(slowdown) = own.slowdown(&fast)
-            {
-                return Some(slowdown);
+            if let (Some(own), Some(fast)) = (work(clock), work(self.clock.as_ref())) {
+                if let Some(slowdown) = own.slowdown(&fast) {
+                    return Some(slowdown);
+                }
+                tracing::warn!(
+                    group = row.group,
+                    "measured from instruction {} on, and with all memory fast from {}: the slowdown is \
+                     of the time for an instruction; let warm_up_periods be larger",
+                    own.from_instructions,
+                    fast.from_instructions
+                );
             }
             let ns = |clock: Option<&ClockFigures>| ns_an_instruction(spec, &clock?.total);
             return Some(ns(clock)? / ns(self.clock.as_ref())?);
