@@ -5,8 +5,8 @@ use terrace_linux::{Filled, HostError};
 
 use crate::file::Experiment;
 
-/// Gives the kernel its headroom from what was filled before the programs began, or fills what they have
-/// left. Where that cannot be, a run is as good as its memory happens to be.
+/// Gives the kernel its headroom from what was filled before the programs began, or fills what they
+/// leave. Where that cannot be, a run is as good as its memory happens to be.
 pub(crate) fn fill_up(
     experiment: &Experiment,
     filled: &Option<Filled>,

@@ -488,7 +488,7 @@ fn under_policies(
         counts.between_periods(periods - 1, |source| host.table_pages(source));
         if measured.begins() {
             warm_up_rounds.set(periods - 1);
-            fill_up(experiment, &filled, |f| host.give_headroom(f), || host.take_rest());
+            fill_up(experiment, &filled, |f| host.give_headroom(f), || host.take_rest(0));
         }
         let programs = sessions.iter().flatten();
         let marked = measured.between_periods(periods - 1, host.topology(), programs);

@@ -95,26 +95,27 @@ pub(crate) fn run(
     let mut before = KernelMoves::default();
     let mut measured = Measured::of(experiment);
     let mut observed = Observed::default();
+    let mut held_bytes = Vec::new();
     mark(Mark::Period);
     let mut periods = Periods::begin(experiment);
     while measured.goes_on() && !stop.load(Ordering::Relaxed) {
         let Some(number) = periods.next(&mut sessions)? else { break };
         let begins = measured.begins();
         if begins {
-            fill_up(experiment, &filled, |f| host.give_headroom(f), || host.take_rest());
+            fill_fast_memory(&host, experiment, &filled, &held_bytes);
             observed = Observed::now(&host, &sources, first)?;
         }
         measured.between_periods(number + 1, host.topology(), sessions.iter().flatten())?;
         if !begins && !measured.is_measuring() {
             observed = Observed::now(&host, &sources, first)?;
+            held_bytes.push(observed.all_bytes());
         }
         let moves = if alone { [before, observed.moves] } else { [KernelMoves::default(); 2] };
         for (row, &placed) in rows.iter_mut().zip(&observed.placed) {
             let of_period = period_row(row, number, experiment.period_ms, placed, moves);
             add(row, &of_period);
-            let (period, group) = (number, row.group.as_str());
-            let (hit_ratio, applied) = (f64::NAN, rival.name());
-            events.event(Event::Period { period, group, hit_ratio, applied });
+            let (period, group, applied) = (number, row.group.as_str(), rival.name());
+            events.event(Event::Period { period, group, hit_ratio: f64::NAN, applied });
             tables.period(of_period)?;
         }
         before = observed.moves;
@@ -130,9 +131,7 @@ pub(crate) fn run(
     for ((row, (spec, [held_bytes, _])), result) in rows.iter_mut().zip(specs).zip(&results) {
         complete(row, rival, spec.share(), *held_bytes);
         row.migrated_bytes = alone.then_some(moved.migrated * PageSize::Base.bytes());
-        if let Some(result) = result {
-            fill(row, result);
-        }
+        result.iter().for_each(|result| fill(row, result));
     }
     host.close()?;
     if experiment.machine.full {
@@ -162,6 +161,32 @@ impl Observed {
         let placed = sources.iter().map(placed).collect::<Result<_, _>>()?;
         Ok(Observed { moves: host.moves()?.since(first), placed })
     }
+
+    /// Bytes of all groups.
+    fn all_bytes(&self) -> u64 {
+        self.placed.iter().map(|&[_, all]| all).sum()
+    }
+}
+
+/// Fills fast memory for what is measured, where it is to be full: groups that may have all of it had so
+/// many bytes in the periods of the warm-up.
+fn fill_fast_memory(
+    host: &RivalHost,
+    experiment: &Experiment,
+    filled: &Option<Filled>,
+    held_bytes: &[u64],
+) {
+    let take_rest = || host.take_rest(growth_bytes(held_bytes));
+    fill_up(experiment, filled, |filled| host.give_headroom(filled), take_rest);
+}
+
+/// By how much groups that had so many bytes in the periods of the warm-up may grow behind it: from the
+/// least to the most that they had in its second half. Programs that free memory and get it again are
+/// somewhere in between, and elsewhere a moment later; of the others this is next to nothing.
+fn growth_bytes(held: &[u64]) -> u64 {
+    let held = &held[held.len() / 2..];
+    let [most, least] = [held.iter().max(), held.iter().min()].map(|b| b.copied().unwrap_or(0));
+    most - least
 }
 
 /// Adds a period to the row of its group.
@@ -274,6 +299,17 @@ fn complete(row: &mut RunRow, rival: &dyn Rival, limit: FastLimit, held_bytes: u
 mod tests {
     use super::*;
     use terrace_linux::rivals;
+
+    #[test]
+    fn programs_that_free_memory_may_get_it_again() {
+        assert_eq!(growth_bytes(&[]), 0);
+        assert_eq!(
+            growth_bytes(&[10, 400, 70, 20, 70, 43, 20]),
+            50,
+            "what it freed in the set-up stays so"
+        );
+        assert_eq!(growth_bytes(&[1, 30, 99, 99, 99, 99]), 0);
+    }
 
     #[test]
     fn what_is_not_known_without_a_tracker_is_no_number() {

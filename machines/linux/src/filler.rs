@@ -74,9 +74,16 @@ pub(crate) fn leave_free(
     Ok(filled)
 }
 
-/// Takes all of these nodes but the kernel's headroom, as far as it comes in pages of the pool: for groups
-/// that have their memory already, and may have had all of it.
-pub(crate) fn take_rest(roots: &Roots, session: &Session, nodes: &[u32]) -> Result<(), HostError> {
+/// Takes all of these nodes but the kernel's headroom and so many bytes of them together, as far as it comes
+/// in pages of the pool: for groups that may have had all of it, have most of what they need, and may grow
+/// by that much.
+pub(crate) fn take_rest(
+    roots: &Roots,
+    session: &Session,
+    nodes: &[u32],
+    bytes: u64,
+) -> Result<(), HostError> {
+    let each = bytes / (nodes.len() as u64).max(1);
     if let Err(error) = free_lists::drain(roots, session) {
         tracing::warn!(%error, "free pages stay in the processors' lists");
     }
@@ -84,7 +91,7 @@ pub(crate) fn take_rest(roots: &Roots, session: &Session, nodes: &[u32]) -> Resu
         let room = numa::room(roots, node)?;
         let path = roots.huge_page_pool(node);
         let had: u64 = files::read_number(&path)?.unwrap_or(0);
-        let wanted = had + room.free_bytes / POOL_PAGE_BYTES;
+        let wanted = had + room.free_bytes.saturating_sub(each) / POOL_PAGE_BYTES;
         session.set(&path, &wanted.to_string())?;
         let got: u64 = files::read_number(&path)?.unwrap_or(0);
         if got != wanted {
@@ -159,8 +166,15 @@ mod tests {
         assert!(session.restore().is_empty());
 
         let session = Session::open(&roots, None).unwrap();
-        take_rest(&roots, &session, &[0]).unwrap();
-        assert_eq!(get(), (3 + (512 - 4 - 4) / 2).to_string());
+        take_rest(&roots, &session, &[0], 0).unwrap();
+        let rest = (512 - 4 - 4) / 2;
+        assert_eq!(get(), (3 + rest).to_string());
+        assert!(session.restore().is_empty());
+
+        // The groups may still grow.
+        let session = Session::open(&roots, None).unwrap();
+        take_rest(&roots, &session, &[0], 100 << 20).unwrap();
+        assert_eq!(get(), (3 + rest - 50).to_string());
         assert!(session.restore().is_empty());
         assert_eq!(get(), "3");
 

@@ -197,9 +197,10 @@ impl RivalHost {
         filler::leave_free(&self.roots, &self.session, &nodes, bytes, false)
     }
 
-    /// Fills fast memory except for what is in use and the kernel's headroom, as far as that is possible.
-    pub fn take_rest(&self) -> Result<(), HostError> {
-        filler::take_rest(&self.roots, &self.session, &self.topology.fast_nodes())
+    /// Fills fast memory except for what is in use, the kernel's headroom and this much, as far as that is
+    /// possible.
+    pub fn take_rest(&self, bytes: u64) -> Result<(), HostError> {
+        filler::take_rest(&self.roots, &self.session, &self.topology.fast_nodes(), bytes)
     }
 
     /// Gives the kernel what of its headroom in fast memory is in use, from what was filled: what it
