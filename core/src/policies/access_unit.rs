@@ -8,7 +8,7 @@
 use crate::scan::Scan;
 
 /// After so many periods without samples there are none any more, and bits count again. Of a few periods
-/// nothing is known: samples belong to no page after a change of layout.
+/// nothing is known: a source may have too few of a group for a while.
 const MOST_WITHOUT_SAMPLES: u32 = 16;
 
 /// The unit of a policy's counts.

@@ -542,7 +542,7 @@ impl Policy for Terrace {
             self.account(scan);
             self.follow_phase();
         } else {
-            // After a change of layout samples belong to no page yet.
+            // Few samples have come: nothing is known of the reads.
             self.ledger.unknown_period(self.others.moved_pairs(&scan.fast));
         }
 
