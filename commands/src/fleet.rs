@@ -90,13 +90,23 @@ impl Arguments {
                     say!("\nRollout:")?;
                     steps.iter().try_for_each(|line| say!("{line}"))?;
                 }
-                if let Some(out) = out.filter(|_| written.is_ok()) {
-                    say!("\nanswer: {}", out.display())?;
+                match out.filter(|_| written.is_ok()) {
+                    Some(out) => say!("\nanswer: {}", out.display())?,
+                    None => all_left_out(&found)?,
                 }
             }
         }
         written.map(|()| ExitCode::SUCCESS)
     }
+}
+
+/// What was left out, where no table has it and the remarks name but a few.
+fn all_left_out(found: &Answer) -> anyhow::Result<()> {
+    if found.left_out.len() <= words::LEFT_OUT_MAX {
+        return Ok(());
+    }
+    say!("\nLeft out:")?;
+    found.left_out.iter().try_for_each(|left| say!("{}: {}", left.path, left.reason))
 }
 
 fn percent(share: f64) -> String {

@@ -74,6 +74,12 @@ fn a_damaged_history_is_named_and_the_others_are_used() {
     assert!(text.out.contains("bad.trec"), "{text}");
     let report = std::fs::read_to_string(place.path("answer").join("report.html")).unwrap();
     assert!(report.contains("Left out (1)") && report.contains("bad.trec"));
+    // Without a folder for the answer all that was left out is shown, and not only what is named.
+    for number in 0..4 {
+        place.write(&format!("{}/worse{number}.trec", Shape::host_name(5)), "no history");
+    }
+    let text = place.run("fleet fleet.toml").good();
+    assert!((0..4).all(|number| text.out.contains(&format!("worse{number}.trec: "))), "{text}");
     // Nothing is left of hosts without histories, and no folder is made.
     for number in 0..15 {
         let folder = place.path(&Shape::host_name(number));

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 
 use globset::GlobMatcher;
 use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 use terrace_core::lines::line_at;
 use terrace_core::names::expected;
 use terrace_core::parameters::in_plain_words;
 use terrace_core::policies::REGISTRY;
+use terrace_core::policy::build;
 use terrace_core::size::Size;
 use terrace_core::{InputError, refuse};
 use terrace_planner::memory::Machine;
@@ -243,6 +245,13 @@ impl Fleet {
             let expected = expected(&self.policy, policies());
             return Err(refuse!("policy '{}': expected {expected}", self.policy));
         }
+        let policy = build(&self.policy, &Value::Null, 1).map_err(InputError::new)?;
+        if policy.needs_oracle() {
+            return Err(refuse!(
+                "policy '{}' plans with knowledge of the future: expected one that terraced can use",
+                self.policy
+            ));
+        }
         if self.classes.is_empty() {
             return Err(refuse!("no host classes: expected at least one [[classes]]"));
         }
@@ -400,6 +409,7 @@ mod tests {
             (format!("sed = 2\n{SMALL}"), "did you mean 'seed'?"),
             (format!("{SMALL}memry = 1\n"), "did you mean 'memory'?"),
             (format!("policy = \"lur\"\n{SMALL}"), "did you mean 'lru'?"),
+            (format!("policy = \"optimum\"\n{SMALL}"), "expected one that terraced can use"),
             (format!("slowdown = \"5\"\n{SMALL}"), "expected a percentage"),
             (format!("confidence = 2\n{SMALL}"), "confidence is 2: expected 0.5 to 0.999"),
             (format!("slow_latencies_ns = [1]\n{SMALL}"), "to be the slower one"),

@@ -151,6 +151,10 @@ mod tests {
         assert_eq!(all.len(), 3);
         let error = |patterns: &[&str]| hosts(&fleet(place.path(), patterns)).unwrap_err().0;
         assert!(error(&["a/x*"]).contains("no folder is named"));
+        // A folder that cannot be reached is found: reading it says why.
+        std::fs::create_dir(place.path().join("b/web-9")).unwrap();
+        std::os::unix::fs::symlink("state", place.path().join("b/web-9/state")).unwrap();
+        assert_eq!(names(&["b/web-*/state"]).len(), 2);
         assert!(error(&["a/**"]).contains("expected * for each level"));
         assert!(error(&["a/web-*", "a/*"]).contains("of class 'c0' and of class 'c1'"));
         assert!(error(&["gs://b/*"]).contains("expected a path of this host, or s3://BUCKET"));

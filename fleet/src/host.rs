@@ -19,7 +19,7 @@ use crate::file::{Fleet, Matcher, Terms};
 use crate::folders::HostFolder;
 use crate::interval::seed_of;
 use crate::needs::{Need, RESOLUTION, need};
-use crate::pairs::{Series, Together, together};
+use crate::pairs::{Pair, Series, together};
 
 /// What is left of a host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -32,8 +32,8 @@ pub struct Host {
     pub groups: Vec<u64>,
     /// What its services need, by name.
     pub services: Vec<ServiceOnHost>,
-    /// What two of its services used together.
-    pub pairs: Vec<Together>,
+    /// Each two of its services that have periods together.
+    pub pairs: Vec<Pair>,
     /// What could not be used.
     pub left_out: Vec<LeftOut>,
 }
@@ -179,14 +179,11 @@ impl<'a> HostReader<'a> {
             }
         }
         let all: Vec<&(ServiceOnHost, Series)> = services.values().collect();
-        for (index, first) in all.iter().enumerate() {
-            for second in &all[index + 1..] {
-                let pair = together(&first.1, &second.1);
-                host.pairs.extend(pair.map(|pair| Together {
-                    first: first.0.service.clone(),
-                    second: second.0.service.clone(),
-                    ..pair
-                }));
+        for (at, first) in all.iter().enumerate() {
+            for (after, second) in all[at + 1..].iter().enumerate() {
+                let services = [at, at + 1 + after].map(|at| at as u32);
+                let both = together(&first.1, &second.1);
+                host.pairs.extend(both.map(|both| Pair { services, burst: both.burst() }));
             }
         }
         host.services = services.into_values().map(|(service, _)| service).collect();
@@ -205,6 +202,11 @@ impl<'a> HostReader<'a> {
             anyhow::bail!("group {} is in another history of the host", used.group);
         }
         let terms = self.fleet.terms(&self.matcher, &used.group);
+        if used.pages == 0 {
+            // Without pages of the size that is tracked it needs nothing, as far as can be known.
+            let needs = vec![Need::default(); self.machines[class].len()];
+            return Ok((terms, used, needs));
+        }
         // The share of waiting is one of the time on the class's own fast memory. Slow memory of every
         // latency, the class's own too, comes from the same times, so that its answer is the same.
         let recorded_on = self.machines[class].first().map(|own| {
@@ -257,6 +259,8 @@ fn saved(file: &Entry, fetched: &Result<Fetched, String>) -> Option<Saved> {
 struct Used {
     group: String,
     footprint_bytes: f64,
+    /// The most pages in a period.
+    pages: usize,
     series: Series,
 }
 
@@ -275,17 +279,19 @@ impl Used {
             anyhow::bail!("{} groups, expected the history of one", header.groups.len());
         };
         let (name, page_bytes) = (group.name.clone(), group.page_size.bytes());
+        let mut pages = 0;
         let mut series = Series { period_ms: header.period_ms.max(1), bytes: Vec::new() };
         for record in reader.records() {
             if let Record::Period(period) = record.context("damaged")? {
                 let bytes = period.scan.accessed.count() as f64 * page_bytes as f64;
                 series.push(u64::from(period.scan.lost_periods), bytes);
+                pages = pages.max(period.scan.pages());
             }
         }
         if (series.known() as u64) < least_periods {
             anyhow::bail!("{} periods, expected at least {least_periods}", series.known());
         }
-        Ok(Used { group: name, footprint_bytes: 0.0, series })
+        Ok(Used { group: name, footprint_bytes: 0.0, pages, series })
     }
 }
 

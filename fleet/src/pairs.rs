@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use terrace_results::FleetPairRow;
 
 use crate::file::Fleet;
-use crate::host::Host;
+use crate::host::{Host, ServiceOnHost};
 use crate::interval::quantile;
 
 /// Least part of the two peaks that is a peak of both.
@@ -87,13 +87,34 @@ impl Series {
     }
 }
 
+/// Two services of one host that have periods together: kept for each two of each host, so it is small.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Pair {
+    /// Places of the two among the host's services.
+    pub services: [u32; 2],
+    /// What they used where both peak, and peak together.
+    pub burst: Option<Burst>,
+}
+
+/// What two services that peak together used.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Burst {
+    /// Most that both accessed in one period, in bytes.
+    pub joint_peak_bytes: f64,
+    /// The larger of what each accessed at most in one, in bytes.
+    pub larger_peak_bytes: f64,
+}
+
+impl Burst {
+    /// Whether the two collide where there is so much room.
+    pub fn collides(&self, room_bytes: f64) -> bool {
+        self.joint_peak_bytes > room_bytes && self.larger_peak_bytes <= room_bytes
+    }
+}
+
 /// What two services used together on one host.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Together {
-    /// The service whose name comes first.
-    pub first: String,
-    /// The other.
-    pub second: String,
     /// Most that both accessed in one period, in bytes.
     pub joint_peak_bytes: f64,
     /// Most of the first alone.
@@ -119,19 +140,17 @@ pub fn together(first: &Series, second: &Series) -> Option<Together> {
         first_mean_bytes: mean(&|p| p.0),
         second_peak_bytes: most(&|p| p.1),
         second_mean_bytes: mean(&|p| p.1),
-        ..Together::default()
     })
 }
 
 impl Together {
-    /// Whether the two collide where there is so much room.
-    pub fn collide(&self, room_bytes: f64) -> bool {
-        let joint = self.joint_peak_bytes;
-        joint >= TOGETHER * (self.first_peak_bytes + self.second_peak_bytes)
-            && self.first_peak_bytes >= PEAK * self.first_mean_bytes
-            && self.second_peak_bytes >= PEAK * self.second_mean_bytes
-            && joint > room_bytes
-            && self.first_peak_bytes.max(self.second_peak_bytes) <= room_bytes
+    /// What they used where both have a peak and peak together.
+    pub fn burst(&self) -> Option<Burst> {
+        let [first, second] = [self.first_peak_bytes, self.second_peak_bytes];
+        let burst =
+            Burst { joint_peak_bytes: self.joint_peak_bytes, larger_peak_bytes: first.max(second) };
+        let peak = first >= PEAK * self.first_mean_bytes && second >= PEAK * self.second_mean_bytes;
+        (peak && self.joint_peak_bytes >= TOGETHER * (first + second)).then_some(burst)
     }
 }
 
@@ -146,36 +165,37 @@ pub struct Pairs {
     pub unseen: u64,
 }
 
-/// Whether two services collide on a host, their joint peak and their room.
-type OnHost = (bool, f64, f64);
+/// The joint peak of two services that collide on a host, and their room.
+type Collision = [f64; 2];
 
 /// Judges all pairs; `fast_bytes` is the fast memory of a host by class, at its own latency.
 pub fn judge(fleet: &Fleet, hosts: &[Host], fast_bytes: &[f64], services: u64) -> Pairs {
-    let mut seen: BTreeMap<(&str, &str), Vec<OnHost>> = BTreeMap::new();
+    // By pair: hosts on which both ran, and what collides.
+    let mut seen: BTreeMap<[&str; 2], (u64, Vec<Collision>)> = BTreeMap::new();
     for host in hosts.iter().filter(|h| h.is_whole()) {
         let room = fast_bytes[host.class] - fleet.classes[host.class].reserve_bytes() as f64;
         let all = host.need(0).fast;
-        let need = |name: &str| {
-            let service = host.services.iter().find(|s| s.service == name);
-            service.and_then(|s| s.needs.first()).map_or(0.0, |n| n.fast)
-        };
+        let need = |of: &ServiceOnHost| of.needs.first().map_or(0.0, |need| need.fast);
         for pair in &host.pairs {
-            let others = (all - need(&pair.first) - need(&pair.second)).max(0.0);
+            let of = pair.services.map(|at| host.services.get(at as usize));
+            let [Some(first), Some(second)] = of else { continue };
+            let (count, collisions) = seen.entry([&first.service, &second.service]).or_default();
+            *count += 1;
+            let others = (all - need(first) - need(second)).max(0.0);
             let room = (room - others).max(0.0);
-            let row = (pair.collide(room), pair.joint_peak_bytes, room);
-            seen.entry((&pair.first, &pair.second)).or_default().push(row);
+            let burst = pair.burst.filter(|burst| burst.collides(room));
+            collisions.extend(burst.map(|burst| [burst.joint_peak_bytes, room]));
         }
     }
     let mut pairs = Pairs::default();
-    for ((first, second), hosts) in seen {
-        let count = hosts.len() as u64;
+    for ([first, second], (count, collisions)) in seen {
         pairs.judged += u64::from(count >= LEAST_HOSTS);
-        let colliding = hosts.iter().filter(|h| h.0).count() as u64;
+        let colliding = collisions.len() as u64;
         if colliding == 0 {
             continue;
         }
-        let median = |of: &dyn Fn(&OnHost) -> f64| {
-            let mut all: Vec<f64> = hosts.iter().map(of).collect();
+        let median = |number: usize| {
+            let mut all: Vec<f64> = collisions.iter().map(|of| of[number]).collect();
             all.sort_by(f64::total_cmp);
             quantile(&all, 0.5).unwrap_or(0.0) as u64
         };
@@ -186,8 +206,8 @@ pub fn judge(fleet: &Fleet, hosts: &[Host], fast_bytes: &[f64], services: u64) -
             colliding_hosts: colliding,
             colliding_share: colliding as f64 / count as f64,
             apart: colliding >= LEAST_HOSTS && 2 * colliding >= count,
-            joint_peak_bytes: median(&|h| h.1),
-            room_bytes: median(&|h| h.2),
+            joint_peak_bytes: median(0),
+            room_bytes: median(1),
         });
     }
     pairs.rows.sort_by(|a, b| {
@@ -215,11 +235,9 @@ mod tests {
         }
         assert_eq!((lost.bytes.len(), lost.known()), (6, 5));
         let both = together(&burst, &lost).unwrap();
-        assert_eq!(
-            both,
-            Together { first_mean_bytes: 3.4, second_mean_bytes: 3.4, ..both.clone() }
-        );
-        assert!(both.joint_peak_bytes == 10.0 && both.collide(9.0), "{both:?}");
+        assert_eq!((both.first_mean_bytes, both.second_mean_bytes), (3.4, 3.4));
+        let both = both.burst().unwrap();
+        assert!(both.joint_peak_bytes == 10.0 && both.collides(9.0), "{both:?}");
         // They would take turns before the period that was lost: 1 beside 5.
         let mut sum = burst.clone();
         sum.add(&lost);
@@ -232,15 +250,15 @@ mod tests {
     fn two_collide_where_they_peak_together_and_there_is_no_room() {
         let burst = series(1000, &[1.0, 5.0, 1.0, 5.0]);
         let other = series(1000, &[5.0, 1.0, 5.0, 1.0]);
-        let (same, opposite) =
-            (together(&burst, &burst).unwrap(), together(&burst, &other).unwrap());
-        assert!(same.collide(9.0), "10 are more than 9");
-        assert!(!same.collide(10.0), "it fits");
-        assert!(!same.collide(4.0), "each alone is too much already");
-        assert!(!opposite.collide(5.5), "they take turns");
+        let burst_of = |first, second| together(first, second).unwrap().burst();
+        let same = burst_of(&burst, &burst).unwrap();
+        assert!(same.collides(9.0), "10 are more than 9");
+        assert!(!same.collides(10.0), "it fits");
+        assert!(!same.collides(4.0), "each alone is too much already");
+        assert_eq!(burst_of(&burst, &other), None, "they take turns");
         let steady = series(1000, &[5.0; 4]);
-        assert!(!together(&steady, &steady).unwrap().collide(9.0), "no peak");
-        assert!(!together(&burst, &steady).unwrap().collide(9.0), "one peak");
+        assert_eq!(burst_of(&steady, &steady), None, "no peak");
+        assert_eq!(burst_of(&burst, &steady), None, "one peak");
     }
 
     #[test]

@@ -8,6 +8,8 @@ use terrace_results::{FleetClassRow, FleetLeftOutRow, FleetPairRow};
 use crate::answer::{ALL_CLASSES, Answer};
 use crate::boots::EARLIER;
 
+/// Files and folders left out that are named in words.
+pub const LEFT_OUT_MAX: usize = 3;
 /// Pairs that are named in words.
 const PAIRS_MAX: usize = 5;
 
@@ -144,10 +146,16 @@ fn left_out(answer: &Answer) -> Vec<String> {
     let mut lines = Vec::new();
     let (ended, missing): (Vec<&FleetLeftOutRow>, Vec<_>) =
         answer.left_out.iter().partition(|l| l.reason == EARLIER);
-    let more = |n: usize| if n > 3 { "; all are in fleet_left_out" } else { "" };
+    let more = |n: usize| match n.saturating_sub(LEFT_OUT_MAX) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
     if !missing.is_empty() {
-        let first: Vec<String> =
-            missing.iter().take(3).map(|l| format!("{}: {}", l.path, l.reason)).collect();
+        let first: Vec<String> = missing
+            .iter()
+            .take(LEFT_OUT_MAX)
+            .map(|l| format!("{}: {}", l.path, l.reason))
+            .collect();
         lines.push(format!(
             "Left out: {}, of {} of {} hosts: {}{}. Such hosts have no part in the answer for their \
              class; their other histories have in that for services.",
@@ -163,7 +171,7 @@ fn left_out(answer: &Answer) -> Vec<String> {
     }
     if !ended.is_empty() {
         let hosts: BTreeSet<&str> = ended.iter().map(|l| l.host.as_str()).collect();
-        let first: Vec<&str> = ended.iter().take(3).map(|l| l.path.as_str()).collect();
+        let first: Vec<&str> = ended.iter().take(LEFT_OUT_MAX).map(|l| l.path.as_str()).collect();
         lines.push(format!(
             "Of an earlier boot: {}, of {} of {} hosts: {}{}. Groups that do not run any more have \
              no part in what their hosts need.",

@@ -283,12 +283,18 @@ fn a_history_of_another_service_moves_the_answer() {
 /// Saves the history of a group of 100 pages as terraced does. The last of them are accessed in every
 /// period, and no others.
 fn save(folder: &Path, cgroup: &str, boot: &str, hot: usize) {
-    let extent = Extent { space: SpaceId(7), start: 0, pages: 100 };
-    let layout = Arc::new(Layout::new(PageSize::Huge, vec![extent]).unwrap());
+    save_of(100, folder, cgroup, boot, hot);
+}
+
+/// The same of a group with so many pages.
+fn save_of(pages: usize, folder: &Path, cgroup: &str, boot: &str, hot: usize) {
+    let extent = Extent { space: SpaceId(7), start: 0, pages: pages as u64 };
+    let extents = Some(extent).filter(|extent| extent.pages > 0);
+    let layout = Arc::new(Layout::new(PageSize::Huge, extents.into_iter().collect()).unwrap());
     let mut history = History::default();
     for period in 0..100 {
-        let accessed = (0..100).map(|page| page >= 100 - hot).collect::<PageBits>();
-        let scan = Scan::new(period, Arc::clone(&layout), accessed, PageBits::ones(100));
+        let accessed = (0..pages).map(|page| page >= pages - hot).collect::<PageBits>();
+        let scan = Scan::new(period, Arc::clone(&layout), accessed, PageBits::ones(pages));
         history.push(&scan, Budget::fast(100));
     }
     let who = Identity {
@@ -378,4 +384,21 @@ fn what_terraced_saves_is_read() {
     assert_eq!((row.low, row.interval.as_str()), (None, "too few hosts (of 10)"));
     assert_eq!(found.classes[0].interval, "too few hosts");
     assert_eq!(found.classes[0].saved, None);
+}
+
+#[test]
+fn a_group_without_pages_needs_nothing_and_its_host_counts() {
+    let place = tempfile::tempdir().unwrap();
+    save(&place.path().join("h1"), "/system.slice/redis.service", "b", 40);
+    save_of(0, &place.path().join("h1"), "/system.slice/idle.service", "b", 0);
+    let text = "slowdown = \"0%\"\n[[classes]]\nname = \"web\"\nhosts = \"h*\"\nmemory = \"1G\"\n";
+    let fleet = Fleet::parse(text, place.path().to_owned()).unwrap();
+    let found = answer(&fleet, 1, &mut |_, _| {}).unwrap();
+    assert_eq!(found.left_out, []);
+    assert_eq!((found.classes[0].hosts, found.hosts_left_out), (1, 0));
+    // 40 pages of 1 GB.
+    assert!((found.classes[0].fast_share - 0.078).abs() <= 0.001, "{:?}", found.classes[0]);
+    // Of nothing there is no share.
+    let idle = |row: &&FleetServiceRow| row.service == "/system.slice/idle.service";
+    assert_eq!(found.services.iter().find(idle), None);
 }

@@ -151,9 +151,10 @@ table! {
         colliding_share: f64,
         /// They should not share a host.
         apart: bool,
-        /// Most that both accessed in one period together, in bytes: the median of hosts.
+        /// Most that both accessed in one period together, in bytes: the median of the hosts on which they
+        /// collide.
         joint_peak_bytes: u64,
-        /// Room for both, in bytes: the median of hosts.
+        /// Room for both, in bytes: the median of the same.
         room_bytes: u64,
     }
 }

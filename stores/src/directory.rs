@@ -1,5 +1,6 @@
 //! Folders of this host.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::{Entry, Fetched, Store};
@@ -31,7 +32,11 @@ impl Store for Directory {
     }
 
     fn is_folder(&self, path: &Path) -> Result<bool, String> {
-        Ok(self.path(path).is_dir())
+        match std::fs::metadata(self.path(path)) {
+            Ok(found) => Ok(found.is_dir()),
+            // One that cannot be reached may be one: who reads it gets the reason.
+            Err(e) => Ok(!matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)),
+        }
     }
 
     fn fetch(&self, files: &[PathBuf]) -> Vec<Result<Fetched, String>> {

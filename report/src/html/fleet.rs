@@ -376,7 +376,7 @@ fn pairs(fleet: &FleetPage) -> Section {
                 ">room",
             ]),
             rows: fleet.pairs.iter().take(ROWS_MAX).map(one).collect(),
-            note: "Peak and room are medians of hosts. Bold: should not share a host.".to_owned(),
+            note: "Peak and room are medians of the hosts on which they collide. Bold: should not share a host.".to_owned(),
             ..Sheet::default()
         }],
     };
