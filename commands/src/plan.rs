@@ -10,6 +10,7 @@ use serde_json::json;
 use terrace_core::InputError;
 use terrace_core::page::PageSize;
 use terrace_experiments::Experiment;
+use terrace_experiments::run::check_folder;
 use terrace_planner::check::{self, Checked, WhatIf};
 use terrace_planner::memory::Machine;
 use terrace_planner::plan::{DEFAULT_POLICIES, Plan, Request, plan};
@@ -161,6 +162,7 @@ impl Arguments {
     pub fn execute(self) -> anyhow::Result<ExitCode> {
         if let Some(out) = &self.out {
             self.force.folder(out, &["plan.json", "fleet.json", "runs.parquet"])?;
+            check_folder(out)?;
         }
         let request = self.request()?;
         let experiment = self.check_with.as_deref().map(Experiment::read).transpose()?;
@@ -221,14 +223,14 @@ impl Arguments {
             words: lines,
             remarks,
         };
-        if let Some(out) = &self.out {
-            found.write(out)?;
-        }
+        // Its runs may have taken hours: what cannot be written is shown all the same.
+        let out = self.out.as_deref();
+        let written = out.map_or(Ok(()), |out| found.write(out));
         match self.format {
             Format::Json => say!("{}", serde_json::to_string_pretty(&found.document())?)?,
-            Format::Text => found.show(self.out.as_deref())?,
+            Format::Text => found.show(out.filter(|_| written.is_ok()))?,
         }
-        Ok(ExitCode::SUCCESS)
+        written.map(|()| ExitCode::SUCCESS)
     }
 
     fn request(&self) -> anyhow::Result<Request> {

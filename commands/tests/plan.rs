@@ -122,6 +122,23 @@ fn a_profile_has_an_answer_that_holds_when_it_is_run() {
 }
 
 #[test]
+fn an_answer_that_cannot_be_written_is_shown_and_one_without_a_place_is_not_begun() {
+    let place = profiled();
+    place.write("file", "mine");
+    place.write("damaged.tprof", "no profile");
+    // Before the profile is read.
+    let printed = place.run("plan damaged.tprof --slowdown 20% --out file/answer");
+    printed.refused(&["file/answer", "can be written to"]);
+    // A folder in the place of a table cannot be replaced by one.
+    std::fs::create_dir_all(place.path("answer/plan_points.parquet")).unwrap();
+    let printed = place.run("plan p.tprof --slowdown 20% --policies first-touch --out answer");
+    assert_eq!(printed.code, Some(1), "{printed}");
+    assert!(printed.out.contains("first-touch"), "{printed}");
+    assert!(printed.err.contains("plan_points.parquet"), "{printed}");
+    assert!(!printed.out.contains("answer: "), "{printed}");
+}
+
+#[test]
 fn other_recordings_are_planned_from_and_reported_to_be_weaker() {
     let place = Place::new();
     place.write("e.toml", common::SMALL);
