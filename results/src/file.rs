@@ -127,11 +127,8 @@ impl<T: Table> TableWriter<T> {
     /// Writes what is left and gives the file its name.
     pub fn finish(mut self) -> Result<(), ResultsError> {
         self.flush()?;
-        if let Some(writer) = self.writer.take() {
-            writer.close().map_err(|e| self.parquet(e))?;
-        }
-        std::fs::rename(&self.temporary, &self.target)
-            .map_err(|source| ResultsError::Io { path: self.target.clone(), source })
+        let Some(writer) = self.writer.take() else { return Ok(()) };
+        end(writer, &self.temporary, &self.target)
     }
 
     fn parquet(&self, source: ParquetError) -> ResultsError {
@@ -176,6 +173,23 @@ fn temporary(directory: &Path, name: &str) -> Result<(PathBuf, File), ResultsErr
         }
     }
     unreachable!("numbers go on")
+}
+
+/// Ends a file that was begun and gives it its name; where either fails it is removed.
+pub(crate) fn end(
+    writer: SerializedFileWriter<File>,
+    temporary: &Path,
+    target: &Path,
+) -> Result<(), ResultsError> {
+    let path = || target.to_owned();
+    let closed = writer.close().map_err(|source| ResultsError::Parquet { path: path(), source });
+    let ended = closed.and_then(|_| {
+        let renamed = std::fs::rename(temporary, target);
+        renamed.map_err(|source| ResultsError::Io { path: path(), source })
+    });
+    ended.inspect_err(|_| {
+        let _ = std::fs::remove_file(temporary);
+    })
 }
 
 /// Begins a file of a table with these columns, under a temporary name.
@@ -313,6 +327,7 @@ fn value(field: &Field) -> Option<Value> {
 mod tests {
     use super::*;
     use crate::rows::RunRow;
+    use crate::wide::WideWriter;
 
     fn row(number: u64) -> RunRow {
         RunRow {
@@ -414,6 +429,17 @@ mod tests {
         writer.push(row(1)).unwrap();
         drop(writer);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        // Nor does one whose file cannot get its name: a folder has it.
+        let target = path::<RunRow>(directory.path());
+        std::fs::create_dir(&target).unwrap();
+        let mut writer = TableWriter::create(directory.path()).unwrap();
+        writer.push(row(1)).unwrap();
+        let error = writer.finish().unwrap_err().to_string();
+        assert!(error.contains("runs.parquet"), "{error}");
+        let wide = WideWriter::create(directory.path(), "runs", Vec::new()).unwrap();
+        wide.finish().unwrap_err();
+        let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().flatten().collect();
+        assert_eq!(left.len(), 1, "{left:?}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use parquet::file::writer::SerializedFileWriter;
 
 use crate::cell::{Kind, Value};
-use crate::file::{ROWS_PER_GROUP, ResultsError, begin, write_group};
+use crate::file::{ROWS_PER_GROUP, ResultsError, begin, end, write_group};
 
 /// A column of such a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,14 +53,8 @@ impl WideWriter {
     /// Writes what is left and gives the file its name.
     pub fn finish(mut self) -> Result<(), ResultsError> {
         self.flush()?;
-        let target = self.target.clone();
-        if let Some(writer) = self.writer.take() {
-            writer
-                .close()
-                .map_err(|source| ResultsError::Parquet { path: target.clone(), source })?;
-        }
-        std::fs::rename(&self.temporary, &target)
-            .map_err(|source| ResultsError::Io { path: target, source })
+        let Some(writer) = self.writer.take() else { return Ok(()) };
+        end(writer, &self.temporary, &self.target)
     }
 
     fn flush(&mut self) -> Result<(), ResultsError> {
