@@ -132,7 +132,10 @@ impl Journal {
         let mut kept = Vec::new();
         while let Some(change) = self.changes.pop() {
             let taken_back = if is_ours(&roots, &change) {
-                take_back(&change)
+                match self.is_passed_on(&change) {
+                    true => Ok(()),
+                    false => take_back(&change),
+                }
             } else {
                 let got = serde_json::to_string(&change).unwrap_or_default();
                 Err(FileError::malformed(path, &got, "only what Terrace changes on a host"))
@@ -158,6 +161,29 @@ impl Journal {
         };
         failed.extend(ended.err());
         failed
+    }
+}
+
+impl Journal {
+    /// Whether a setting that was changed before, too, is left for that change to take back: its value
+    /// in between need not be one that the kernel gives again. A pool of pages grows as far as there is
+    /// memory; with another value the setting would seem to be changed by somebody else.
+    fn is_passed_on(&mut self, change: &Change) -> bool {
+        let Change::Setting { path, old, new: Some(new) } = change else { return false };
+        if path.ends_with(SUBTREE_CONTROL) {
+            return false;
+        }
+        let before = self.changes.iter_mut().rev().find_map(|before| match before {
+            Change::Setting { path: of, new, .. } if of == path => Some(new),
+            _ => None,
+        });
+        let (Some(before), Ok(Some(now))) = (before, files::read(path)) else { return false };
+        let now = setting_value(&now);
+        let is_ours = now == old || now == new;
+        if is_ours {
+            *before = Some(now.to_owned());
+        }
+        is_ours
     }
 }
 
@@ -324,6 +350,28 @@ mod tests {
         assert!(!instance.exists() && !group.exists() && !path.exists());
         // Once more, as when a guard was killed after its work: no effect, no error.
         assert!(journal.restore(&path).is_empty());
+    }
+
+    #[test]
+    fn a_setting_that_was_changed_twice_does_not_go_through_the_value_in_between() {
+        let (_keep, roots) = folder(&[("proc/sys/kernel/numa_balancing", "1")]);
+        let path = roots.numa_balancing();
+        // Killed before or after the second change was made: the value in between is never written.
+        for value in ["1", "2"] {
+            fs::write(&path, value).unwrap();
+            let [first, second] = [setting(&path, "0", "2"), setting(&path, "2", "1")];
+            let mut journal = Journal { run: "1".into(), changes: vec![first] };
+            assert!(journal.is_passed_on(&second));
+            assert_eq!(
+                (get(&path).as_str(), &journal.changes[..]),
+                (value, &[setting(&path, "0", value)][..])
+            );
+            assert!(!journal.is_passed_on(&setting(&roots.demotion(), "true", "false")));
+        }
+        // Somebody else has changed it.
+        fs::write(&path, "3").unwrap();
+        let mut journal = Journal { run: "1".into(), changes: vec![setting(&path, "0", "2")] };
+        assert!(!journal.is_passed_on(&setting(&path, "2", "1")));
     }
 
     #[test]
