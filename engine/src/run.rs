@@ -220,7 +220,7 @@ impl Member {
                 promotions: going(Direction::Promotion),
                 demotions: going(Direction::Demotion),
                 operation_sizes: plan.operation_sizes.clone(),
-                victims: plan.victims.clone(),
+                // Without victims: where the first call lost their places, more would be lost.
                 ..Plan::default()
             };
             let second = self.apply(&retry, scan)?;

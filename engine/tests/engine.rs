@@ -204,7 +204,8 @@ fn a_page_that_stays_busy_is_reported_after_the_retry() {
 #[test]
 fn half_of_an_exchange_is_not_tried_again_by_itself() {
     let exchanges = vec![Exchange { up: page(2), down: page(5) }];
-    let plan = Plan { promotions: vec![page(0)], exchanges, ..Plan::default() };
+    let victims = vec![Exchange { up: page(0), down: page(6) }];
+    let plan = Plan { promotions: vec![page(0)], exchanges, victims, ..Plan::default() };
     // The page that was to come up stays, and its partner with it.
     let busy: Answer = |plan| {
         let up = plan.exchanges.iter().map(|pair| pair.up);
