@@ -85,7 +85,8 @@ declare_parameters! {
             => "\"measured\": whichever costs less; \"always\" or \"never\"";
         weigh_costs: bool = true
             => "false: moves are taken to cost nothing, and nothing bounds the loss";
-        follow_phases: bool = true => "forgets when reads are suddenly unlike the rates";
+        follow_phases: bool = true
+            => "forgets when reads are suddenly unlike the rates; not by samples where no time is measured, as live";
         keep_long: bool = true => "the long horizon keeps its rates over phases";
         retreat: bool = true
             => "returns to the initial placement when moves have lost and go on losing";
@@ -285,10 +286,12 @@ impl Terrace {
         if guessed && brought > 0.0 { self.parameters.gain_discount * brought } else { brought }
     }
 
-    /// Detects a new phase.
+    /// Detects a new phase. Not by samples where no time is measured, as live: they are few, and a program
+    /// whose rounds are longer than a period would seem to begin a phase with each part of a round.
     fn follow_phase(&mut self) {
         let now = self.rates.likeness(1, &self.reads);
-        let new = self.parameters.follow_phases
+        let is_known = !self.sampled || self.ledger.measured();
+        let new = (self.parameters.follow_phases && is_known)
             && self.settled >= 4
             && now < 0.5 * self.likeness
             && self.reads.iter().any(|&r| r > 0.0);

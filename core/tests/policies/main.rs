@@ -7,3 +7,4 @@ mod model;
 mod properties;
 mod rivals;
 mod terrace;
+mod terrace_samples;
