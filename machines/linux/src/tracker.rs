@@ -195,8 +195,7 @@ impl GroupTracker {
         for signal in &mut self.options.signals {
             signal.begin(pages, self.options.period)?;
         }
-        let stop = self.options.stop.as_ref();
-        let interval = self.sampler.interval();
+        let (stop, interval) = (self.options.stop.as_ref(), self.sampler.interval());
         let mut flushed = Instant::now();
         let mut tick = || {
             self.options.signals.iter().for_each(|signal| signal.poll());
@@ -218,8 +217,10 @@ impl GroupTracker {
             }
             stop.is_some_and(|s| s.load(Ordering::Relaxed))
         };
-        let waited = self.sampler.wait(watch.since, &mut tick)?;
-        watch.since = self.sampler.begun().unwrap_or_else(Instant::now);
+        let before = watch.since;
+        let waited = self.sampler.wait(before, &mut tick)?;
+        let begun = self.sampler.begun();
+        watch.since = begun.unwrap_or_else(Instant::now);
         match waited {
             Waited::Stopped => Ok(self.end()?),
             Waited::Lost { periods, reason, is_over } => {
@@ -229,13 +230,22 @@ impl GroupTracker {
                 self.lose(periods, reason)
             }
             Waited::Complete { observed, superseded } => {
-                // A scan of long ago has no place any more; it counts as lost with the newer one.
-                self.lost += superseded;
-                self.period += u64::from(superseded);
-                self.costs.lost_periods().add(superseded.into());
-                self.scan(observed)
+                let observation = self.newest(observed, superseded)?;
+                // A sampler that was set up for another interval observed nothing meanwhile.
+                if let Some(begun) = begun {
+                    self.unseen(before + self.options.period * (superseded + 1), begun);
+                }
+                Ok(observation)
             }
         }
+    }
+
+    /// A scan of what was observed last: so many before have no place any more, and count as lost.
+    fn newest(&mut self, observed: Observed, superseded: u32) -> Result<Observation, StepError> {
+        self.lost += superseded;
+        self.period += u64::from(superseded);
+        self.costs.lost_periods().add(superseded.into());
+        self.scan(observed)
     }
 
     /// Makes a scan of the period that has just ended.
@@ -341,13 +351,12 @@ impl GroupTracker {
         let begin = watch.since;
         self.start(group)?;
         self.costs.rebuilds().add(1);
-        self.unseen(begin);
+        self.unseen(begin, self.watch.as_ref().map_or_else(Instant::now, |watch| watch.since));
         Ok(true)
     }
 
-    /// Accounts for the time from `begin` to the period that runs now, in which nothing was observed.
-    fn unseen(&mut self, begin: Instant) {
-        let until = self.watch.as_ref().map_or_else(Instant::now, |watch| watch.since);
+    /// Accounts for a time between two periods in which nothing was observed.
+    fn unseen(&mut self, begin: Instant, until: Instant) {
         let took = until.saturating_duration_since(begin);
         self.costs.unseen_ns().add(took.as_nanos() as u64);
         let periods = (took.as_secs_f64() / self.options.period.as_secs_f64()).round() as u32;
@@ -355,7 +364,8 @@ impl GroupTracker {
             let reason =
                 format!("setting {} up anew took {} ms", self.sampler.name(), took.as_millis());
             self.count_lost(periods);
-            self.unreported = Some((periods, reason));
+            let earlier = self.unreported.take().map_or(0, |(periods, _)| periods);
+            self.unreported = Some((earlier + periods, reason));
         }
     }
 

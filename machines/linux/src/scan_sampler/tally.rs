@@ -1,5 +1,6 @@
 //! What the scans of a period have found, together.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use terrace_core::bits::PageBits;
@@ -44,7 +45,8 @@ impl Tally {
         }
     }
 
-    /// Accessed pages and their counts: for a range the share of its base pages.
+    /// Accessed pages and their counts: for a range the share of its base pages. A page that was found
+    /// accessed only where bits were read beside samples counts as in one.
     /// No counts where no sample counted.
     pub(super) fn counts(self, interval: Duration) -> (PageBits, Option<AccessCounts>) {
         let accessed = self.accessed.unwrap_or_default();
@@ -53,15 +55,21 @@ impl Tally {
             return (accessed, None);
         }
         if self.of_range.is_empty() {
-            let counts = self.counts.into();
+            let counts = at_least_one(self.counts, &accessed);
             let counts = AccessCounts { samples: self.samples, interval_us, counts };
             return (accessed, Some(counts));
         }
         let weight = LOOKS_OF_RANGE.min(u8::MAX / self.samples.max(1));
         let of = |sum: u32| (sum * u32::from(weight)).div_ceil(PAGES_OF_RANGE) as u8;
-        let counts = self.of_range.into_iter().map(of).collect();
+        let counts = at_least_one(self.of_range.into_iter().map(of).collect(), &accessed);
         (accessed, Some(AccessCounts { samples: self.samples * weight, interval_us, counts }))
     }
+}
+
+/// These counts, of accessed pages no less than 1.
+fn at_least_one(mut counts: Vec<u8>, accessed: &PageBits) -> Arc<[u8]> {
+    accessed.iter_ones().for_each(|page| counts[page] = counts[page].max(1));
+    counts.into()
 }
 
 #[cfg(test)]
@@ -82,5 +90,17 @@ mod tests {
         assert_eq!((counts.samples, counts.interval_us), (32, 25_000));
         // All of 4 times 512, 128 of them, and one, which counts.
         assert_eq!(*counts.counts, [32, 2, 1]);
+    }
+
+    #[test]
+    fn a_page_that_no_sample_but_another_scan_found_counts_once() {
+        for of_range in [&[512, 0][..], &[]] {
+            let mut tally = Tally::default();
+            tally.add(&[true, false].into_iter().collect(), of_range);
+            tally.accessed(&[false, true].into_iter().collect());
+            let (accessed, counts) = tally.counts(Duration::from_millis(25));
+            let counts = counts.expect("a sample");
+            assert_eq!((accessed.count(), counts.counts[1]), (2, 1), "{of_range:?}");
+        }
     }
 }

@@ -14,6 +14,9 @@ struct Begins {
     processes: Vec<Child>,
     tried: Arc<AtomicU32>,
     pages: usize,
+    /// After the first period the next one begins so late, for the sampler was set up meanwhile.
+    late: Option<Duration>,
+    begun: Option<Instant>,
 }
 
 impl Sampler for Begins {
@@ -34,10 +37,14 @@ impl Sampler for Begins {
         }
         Ok(())
     }
-    fn wait(&mut self, _: Instant, _: &mut dyn FnMut() -> bool) -> Result<Waited, StepError> {
+    fn wait(&mut self, since: Instant, _: &mut dyn FnMut() -> bool) -> Result<Waited, StepError> {
+        self.begun = self.late.take().map(|late| since + Duration::from_millis(1) + late);
         let accessed = PageBits::new(self.pages);
         let observed = Observed { accessed, counts: None, active: None };
         Ok(Waited::Complete { observed, superseded: 0 })
+    }
+    fn begun(&mut self) -> Option<Instant> {
+        self.begun.take()
     }
     fn interval(&self) -> Duration {
         Duration::from_millis(1)
@@ -59,11 +66,21 @@ impl Drop for Begins {
 /// A tracker of this process and those that end, with periods of a millisecond; how often it tried to
 /// begin.
 fn tracker(fails: u32, processes: usize) -> (GroupTracker, Arc<AtomicU32>) {
+    tracker_of(fails, processes, None)
+}
+
+/// The same whose second period begins so late.
+fn tracker_of(
+    fails: u32,
+    processes: usize,
+    late: Option<Duration>,
+) -> (GroupTracker, Arc<AtomicU32>) {
     let processes: Vec<Child> =
         (0..processes).map(|_| Command::new("sleep").arg("1000").spawn().unwrap()).collect();
     let pids = processes.iter().map(Child::id).chain([std::process::id()]).collect();
     let tried = Arc::new(AtomicU32::new(0));
-    let sampler = Begins { fails, processes, tried: Arc::clone(&tried), pages: 0 };
+    let sampler =
+        Begins { fails, processes, tried: Arc::clone(&tried), pages: 0, late, begun: None };
     let nodes = TierNodes { fast: vec![0], slow: vec![1] };
     let options = TrackerOptions {
         period: Duration::from_millis(1),
@@ -133,14 +150,24 @@ fn no_more_is_lost_than_passed_before_the_period_that_runs() {
     let mut lost = |tenths_before: u32| {
         let begin = Instant::now();
         let period = tracker.options.period;
-        let watch = tracker.watch.as_mut().unwrap();
         // Setting up went on beside the period, for long.
-        watch.since = begin + period * tenths_before / 10;
         std::thread::sleep(3 * period);
-        tracker.unseen(begin);
+        tracker.unseen(begin, begin + period * tenths_before / 10);
         let lost = tracker.unreported.take().map_or(0, |(periods, _)| periods);
         assert_eq!(std::mem::take(&mut tracker.lost), lost);
         lost
     };
     assert_eq!((lost(4), lost(24)), (0, 2));
+}
+
+#[test]
+fn the_time_in_which_a_sampler_was_set_up_for_another_interval_is_lost() {
+    let (mut tracker, tried) = tracker_of(0, 0, Some(Duration::from_micros(2_400)));
+    let Some(scan) = first_scan(&mut tracker, &tried) else { return println!("not tried") };
+    assert_eq!(scan, Ok((0, 0)), "the period before was complete");
+    match tracker.observe().unwrap() {
+        // More where this process's own memory has changed meanwhile.
+        Observation::Lost { periods, reason } => assert!(periods >= 2, "{periods}: {reason}"),
+        other => panic!("{other:?}"),
+    }
 }
