@@ -251,13 +251,20 @@ impl PageMover {
         pages
     }
 
-    /// Time at which moves have to end: by the time allowed, and before DAMON reads accessed bits
-    /// again. Close to that moment this waits for it, so that moves have their time after it.
+    /// Time at which moves have to end. This waits until they may begin.
     fn deadline(&mut self) -> Duration {
+        let (begin, end) = self.times_to_move();
+        self.wait_until(begin);
+        end
+    }
+
+    /// Times at which moves may begin and have to end: by the time allowed, and before DAMON reads
+    /// accessed bits again. Close to that moment they begin after it.
+    fn times_to_move(&mut self) -> (Duration, Duration) {
         let now = self.kernel.now();
         let boundary = self.tracker_state.read().ok().and_then(|n| n.boundary);
         let Some((mut end, period)) = boundary.filter(|(_, period)| !period.is_zero()) else {
-            return now + self.options.total;
+            return (now, now + self.options.total);
         };
         let margin = (2 * self.options.stall).max(period / 20);
         // The tracker was not called meanwhile: periods have passed.
@@ -267,10 +274,27 @@ impl PageMover {
         let mut begin = now;
         if now + margin + self.options.total / 4 > end {
             begin = end + margin;
-            self.wait_until(begin);
             end += period;
         }
-        (begin + self.options.total).min(end.saturating_sub(margin))
+        (begin, (begin + self.options.total).min(end.saturating_sub(margin)))
+    }
+
+    /// Moves base pages by themselves, as many as this and until moves have to end. What needs a time
+    /// that begins after the period's end is left for the next one.
+    fn refine_now(&mut self, scan: &Scan, pages: u64) {
+        if self.refiner.as_mut().is_none_or(|refiner| !refiner.has_work(scan)) {
+            return;
+        }
+        let (begin, deadline) = self.times_to_move();
+        if begin > self.kernel.now() {
+            return;
+        }
+        let stop = self.stop.clone();
+        if let Some(refiner) = &mut self.refiner {
+            let stopped = || stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
+            let bytes = pages.saturating_mul(self.page_size.bytes());
+            refiner.step(bytes, deadline, &stopped);
+        }
     }
 
     fn wait_until(&mut self, moment: Duration) {
@@ -341,22 +365,29 @@ impl Mover for PageMover {
     }
 
     fn refine(&mut self, scan: &Scan, pages: u64) -> Result<(), MachineError> {
-        if pages == 0 || self.refiner.as_mut().is_none_or(|refiner| !refiner.has_work(scan)) {
-            return Ok(());
+        if pages > 0 {
+            let before = thread_cpu_ns();
+            self.refine_now(scan, pages);
+            self.costs.mover_cpu_ns().add(thread_cpu_ns().saturating_sub(before));
         }
-        let before = thread_cpu_ns();
-        let deadline = self.deadline();
-        let stop = self.stop.clone();
-        if let Some(refiner) = &mut self.refiner {
-            let stopped = || stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
-            let bytes = pages.saturating_mul(self.page_size.bytes());
-            refiner.step(bytes, deadline, &stopped);
-        }
-        self.costs.mover_cpu_ns().add(thread_cpu_ns().saturating_sub(before));
         Ok(())
     }
 
     fn headroom(&mut self) -> Headroom {
+        let before = thread_cpu_ns();
+        let headroom = self.headroom_made();
+        self.costs.mover_cpu_ns().add(thread_cpu_ns().saturating_sub(before));
+        headroom
+    }
+
+    fn cpu_ns(&self) -> Option<u64> {
+        Some(self.costs.snapshot().mover_cpu_ns)
+    }
+}
+
+impl PageMover {
+    /// Headroom, after free pages were got back from the processors' lists where it is lacking.
+    fn headroom_made(&mut self) -> Headroom {
         let headroom = self.headroom_now();
         let lacking_bytes = headroom.lacking_bytes;
         let (kernel, fast) = (&mut self.kernel, &self.nodes.fast);
@@ -370,9 +401,5 @@ impl Mover for PageMover {
                 Headroom { lacking_bytes: lacking_bytes.saturating_sub(bytes), ..headroom }
             }
         }
-    }
-
-    fn cpu_ns(&self) -> Option<u64> {
-        Some(self.costs.snapshot().mover_cpu_ns)
     }
 }

@@ -18,6 +18,7 @@
 
 mod unseen;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -81,23 +82,34 @@ pub(crate) trait BaseRates: Send {
 }
 
 /// Rates of base pages by the first of two sources that knows any now.
-struct FirstOf(Box<dyn BaseRates>, Box<dyn BaseRates>);
-
-/// Versions are even by the second of two sources and odd by the first, so that they differ.
-const SOURCES: u64 = 2;
+struct FirstOf {
+    first: Box<dyn BaseRates>,
+    second: Box<dyn BaseRates>,
+    /// Which of them it was last, and its version then.
+    last: Cell<(bool, u64)>,
+    /// Goes on by one with each change of these: what is remembered of pages ages by it.
+    version: Cell<u64>,
+}
 
 impl FirstOf {
     fn now(&self) -> &dyn BaseRates {
-        if self.0.version() > 0 { self.0.as_ref() } else { self.1.as_ref() }
+        if self.first.version() > 0 { &*self.first } else { &*self.second }
     }
 }
 
 impl BaseRates for FirstOf {
     fn version(&self) -> u64 {
-        match self.0.version() {
-            0 => self.1.version() * SOURCES,
-            first => first * SOURCES + 1,
+        let now = match self.first.version() {
+            0 => (false, self.second.version()),
+            version => (true, version),
+        };
+        if now.1 == 0 {
+            return 0;
         }
+        if self.last.replace(now) != now {
+            self.version.set(self.version.get() + 1);
+        }
+        self.version.get()
     }
 
     fn of_range(&self, pid: u32, start: u64) -> Option<Vec<Observed>> {
@@ -115,7 +127,10 @@ pub(crate) fn first_of(
     bits: Option<Box<dyn BaseRates>>,
 ) -> Option<Box<dyn BaseRates>> {
     match (signal, bits) {
-        (Some(signal), Some(bits)) => Some(Box::new(FirstOf(signal, bits))),
+        (Some(first), Some(second)) => {
+            let (last, version) = (Cell::new((false, 0)), Cell::new(0));
+            Some(Box::new(FirstOf { first, second, last, version }))
+        }
         (signal, bits) => signal.or(bits),
     }
 }

@@ -434,12 +434,13 @@ impl Inner {
 
 impl BaseRates for Arc<HintHub> {
     fn version(&self) -> u64 {
-        self.inner().version
+        let inner = self.inner();
+        // Of phases that have ended for good nothing is known any more: others know better.
+        if matches!(inner.state, State::Ended(_)) { 0 } else { inner.version }
     }
 
     fn of_range(&self, pid: u32, start: u64) -> Option<Vec<Observed>> {
         let inner = self.inner();
-        // Of phases that have ended for good nothing is known any more.
         let known = inner.processes.get(&pid).filter(|_| !matches!(inner.state, State::Ended(_)));
         known?.of_range(start)
     }
@@ -550,5 +551,18 @@ mod tests {
         // Without debugfs there is nothing to set.
         fs::remove_file(host.path().join(&shortest)).unwrap();
         assert_eq!(hub.scan_steadily(), []);
+    }
+
+    #[test]
+    fn of_phases_that_have_ended_for_good_no_version_is_left() {
+        let (_host, roots) = folder(&[]);
+        let session = Arc::new(Session::open(&roots, None).unwrap());
+        let hub = HintHub::new(&roots, session, vec![0]);
+        let versions = |next: State| {
+            hub.end(&mut hub.inner(), next);
+            hub.version()
+        };
+        assert_eq!(versions(State::Pause { until: Instant::now() }), 1);
+        assert_eq!(versions(State::Ended("promoted by the kernel".to_owned())), 0);
     }
 }

@@ -324,11 +324,12 @@ fn bits_give_rates_of_base_pages_until_a_signal_knows_some() {
     let rates = first_of(known(0, 2000.0), known(1, 20.0)).unwrap();
     let per_s = || rates.of_range(7, 0).unwrap()[0].rate.unwrap().least_per_s;
     let by_bits = rates.version();
-    assert_eq!(per_s(), 20.0);
+    assert_eq!((rates.version(), per_s()), (by_bits, 20.0));
     versions[0].store(5, Ordering::Relaxed);
-    assert_eq!(per_s(), 2000.0);
-    assert_ne!(rates.version(), by_bits, "others are known now");
+    assert_eq!((rates.version(), per_s()), (by_bits + 1, 2000.0), "others are known now");
+    versions[0].store(6, Ordering::Relaxed);
+    assert_eq!(rates.version(), by_bits + 2, "what is remembered ages by one");
     versions[0].store(0, Ordering::Relaxed);
-    assert_eq!((rates.version(), per_s()), (by_bits, 20.0), "samples have ended");
+    assert_eq!((rates.version(), per_s()), (by_bits + 3, 20.0), "samples have ended");
     assert!(first_of(None, known(1, 20.0)).is_some() && first_of(None, None).is_none());
 }
