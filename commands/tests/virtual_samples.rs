@@ -216,6 +216,7 @@ const EXPERIMENT: &str = r#"
 name = "signals"
 period_ms = 200
 periods = 10
+machine = { sample_reads = READS }
 [[groups]]
 name = "program"
 policy = "memtis"
@@ -242,7 +243,8 @@ fn signals(pause_us: u32, sample_reads: u32) -> Signals {
         terrace run /tmp/e.toml --machine host --fix-conflicts --format json --out /tmp/out 1>&2 || exit 9
         kill -USR2 $P",
     );
-    let job = GuestJob::shell(&script).bytes(EXPERIMENT, "/srv/e.toml").result("/tmp/out");
+    let experiment = EXPERIMENT.replace("READS", &sample_reads.to_string());
+    let job = GuestJob::shell(&script).bytes(experiment, "/srv/e.toml").result("/tmp/out");
     let plan = SamplePlan { accesses_per_sample: sample_reads, ..SamplePlan::default() };
     let result = run(machine(plan), job);
     let exact = counted(&result.stdout_text());
@@ -332,6 +334,7 @@ fn hot_base_pages_come_by_samples(machine: GuestMachine, periods: u32, then: &st
     );
     let periods = format!("periods = {periods}");
     let experiment = EXPERIMENT.replace("32M", "8M").replace("periods = 10", &periods);
+    let experiment = experiment.replace("READS", "500");
     let job = GuestJob::shell(&script).bytes(experiment, "/srv/e.toml").result("/tmp/out");
     let job = job.bytes(Mark::Begin.program(), "/srv/begin");
     let result = run(machine, job);

@@ -24,6 +24,12 @@ impl SamplePicker {
         picker
     }
 
+    /// One sample in so many events from now on.
+    pub fn set_period(&mut self, period: u32) {
+        self.period = period;
+        self.left = self.distance();
+    }
+
     /// Whether any event is a sample.
     pub fn is_on(&self) -> bool {
         self.period > 0
@@ -80,6 +86,15 @@ mod tests {
         distances.dedup();
         assert!(distances.len() > 900, "distances differ");
         assert_eq!(SamplePicker::new(0, 3).pick(1 << 40), 0);
+    }
+
+    #[test]
+    fn another_period_counts_at_once() {
+        let mut picker = SamplePicker::new(1_000_000, 7);
+        picker.set_period(10);
+        assert!((900..1100).contains(&picker.pick(10_000)));
+        picker.set_period(1000);
+        assert!((8..13).contains(&picker.pick(10_000)));
     }
 
     #[test]

@@ -302,7 +302,7 @@ mod tests {
     use terrace_timed::work::WorkFigures;
 
     use super::*;
-    use crate::slowdown::work;
+    use crate::slowdown::{Slowdown, work};
 
     const TWO_GROUPS: &str = "name = \"e\"\nperiod_ms = 100\nperiods = 6\n\
         [machine]\nclock = \"memory\"\nslow = \"512M\"\n\
@@ -378,7 +378,9 @@ mod tests {
         // What the other processor executes does not count.
         let clock = executed(200, [99, 80]);
         let slowdown = |row, experiment| all_fast.slowdown(&row, Some(&clock), experiment);
-        assert_eq!(slowdown(row("a", None, 9.0, 6), &own), Some(1.25));
+        let of = |times, of, instructions| Some(Slowdown { times, of, instructions });
+        let an_instruction = of(1.25, "an instruction", None);
+        assert_eq!(slowdown(row("a", None, 9.0, 6), &own), an_instruction);
         // Where its work is known, the time for the part that both have done says more.
         let with_work = |clock: ClockFigures, times_ns: &[u64]| {
             let work = WorkFigures { from_instructions: 7, times_ns: times_ns.to_vec() };
@@ -390,8 +392,9 @@ mod tests {
             clock: all_fast.clock.clone().map(|clock| with_work(clock, &[40, 100, 200])),
         };
         let other = with_work(clock.clone(), &[50, 130]);
-        assert_eq!(by_work.slowdown(&row("a", None, 9.0, 6), Some(&other), &own), Some(1.3));
-        assert_eq!(by_work.slowdown(&row("a", None, 9.0, 6), Some(&clock), &own), Some(1.25));
+        let same = of(1.3, "the same instructions", Some(2_000_000));
+        assert_eq!(by_work.slowdown(&row("a", None, 9.0, 6), Some(&other), &own), same);
+        assert_eq!(by_work.slowdown(&row("a", None, 9.0, 6), Some(&clock), &own), an_instruction);
         // Its own operations say more, and without a processor of its own nothing is known.
         assert_eq!(slowdown(row("a", Some(10), 9.0, 6), &own), None);
         assert_eq!(slowdown(row("a", None, 9.0, 6), &shared), None);
@@ -430,12 +433,15 @@ mod tests {
             clock: None,
         };
         let experiment = experiment(TWO_GROUPS);
-        let slowdown = |row: RunRow| all_fast.slowdown(&row, None, &experiment);
-        assert_eq!(slowdown(row("a", None, 300.0, 3)), Some(1.5));
+        let slowdown = |row: RunRow| {
+            let slowdown = all_fast.slowdown(&row, None, &experiment)?;
+            Some((slowdown.times, slowdown.of))
+        };
+        assert_eq!(slowdown(row("a", None, 300.0, 3)), Some((1.5, "run time")));
         // It was ended with the last period: its run time is unknown.
         assert_eq!(slowdown(row("a", None, 600.0, 6)), None);
         // As long, with half the work.
-        assert_eq!(slowdown(row("b", Some(50), 600.0, 6)), Some(2.0));
+        assert_eq!(slowdown(row("b", Some(50), 600.0, 6)), Some((2.0, "an operation")));
         assert_eq!(slowdown(row("b", Some(0), 600.0, 6)), None);
         assert_eq!(slowdown(row("c", None, 300.0, 3)), None);
     }
@@ -449,7 +455,7 @@ mod tests {
         let slowdown = |fast_periods| {
             let rows = vec![row("a", None, 200.0, fast_periods)];
             let all_fast = AllFast { rows, periods, clock: None };
-            all_fast.slowdown(&row("a", None, 500.0, 5), None, &warmed)
+            all_fast.slowdown(&row("a", None, 500.0, 5), None, &warmed).map(|s| s.times)
         };
         assert_eq!(slowdown(2), Some(2.5));
         assert_eq!(slowdown(3), None);

@@ -153,8 +153,8 @@ impl Clock {
     }
 }
 
-/// A processor of the memory clock samples one read in so many, where nothing else is asked for.
-const SAMPLED_READS: u32 = 400;
+/// A processor of the memory clock samples one read in so many at first, where nothing else is asked for.
+const SAMPLED_READS: u32 = terrace_linux::samples::port::READS_PER_SAMPLE;
 
 impl MachineSpec {
     /// One read in so many is sampled on a virtual machine of these keys; 0: none.

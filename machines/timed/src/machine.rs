@@ -175,6 +175,7 @@ pub struct TimedMachine {
     quantum: u64,
     device: u64,
     pause: u64,
+    sample: u64,
     follow_loads: bool,
     /// First physical address of each tier's memory, as the caches use them.
     starts: Vec<u64>,
@@ -237,6 +238,7 @@ impl TimedMachine {
             quantum: config.quantum_ns * 1000,
             device: config.device_ns * 1000,
             pause: config.pause_ns * 1000,
+            sample: config.sample_ns * 1000,
             follow_loads: config.follow_loads,
             tier_misses: vec![[0; 2]; starts.len()],
             starts,
@@ -250,6 +252,13 @@ impl TimedMachine {
     /// Samples memory accesses from now on.
     pub fn sample(&mut self, samples: Sampling) {
         self.samples = Some(samples);
+    }
+
+    /// Samples one in so many accesses from now on, if any are sampled.
+    pub fn sample_one_in(&mut self, accesses: u32) {
+        if let Some(samples) = &mut self.samples {
+            samples.set_accesses_per_sample(accesses);
+        }
     }
 
     /// Divides the kernel's time by cause: blocks have their roles, and calls, returns and switches

@@ -2,6 +2,7 @@ use super::*;
 use crate::config::{TierSpeed, TimedConfig};
 use crate::figures::Figures;
 use crate::flow::analyse;
+use crate::samples::SamplePlan;
 use crate::windows::WindowPlan;
 
 const MIB: u64 = 1 << 20;
@@ -132,6 +133,25 @@ fn a_chase_takes_each_tiers_latency() {
     let figures = guest.machine.figures();
     assert!(figures.dependent_loads > 1 << 14);
     assert!(figures.tiers[1].reads >= 1 << 14, "{figures:?}");
+}
+
+#[test]
+fn a_sample_takes_time_of_the_program() {
+    let ns_a_load = |accesses_per_sample: Option<u32>| {
+        let mut guest = Guest::new(1);
+        if let Some(accesses_per_sample) = accesses_per_sample {
+            let plan = SamplePlan { accesses_per_sample, ..SamplePlan::default() };
+            guest.machine.sample(Sampling::new(plan));
+        }
+        guest.run(0, true, 1, 0, 1 << 13);
+        guest.run(0, true, 1, 1 << 14, 1 << 17)
+    };
+    let unsampled = ns_a_load(None);
+    // 1 us for one load in a hundred, and all while the event is not throttled.
+    near(ns_a_load(Some(100)) - unsampled, 10.0, 0.15);
+    near(ns_a_load(Some(1000)) - unsampled, 1.0, 0.4);
+    // At most 100,000 a second: of 300 and 1,000 ns each, 10 % of the time.
+    near(ns_a_load(Some(1)), unsampled / 0.9, 0.02);
 }
 
 #[test]

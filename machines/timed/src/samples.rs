@@ -127,6 +127,14 @@ impl Sampling {
         }
     }
 
+    /// One in so many accesses from now on; 0 changes nothing.
+    pub fn set_accesses_per_sample(&mut self, accesses: u32) {
+        if accesses > 0 {
+            self.plan.accesses_per_sample = accesses;
+            self.picker.set_period(accesses);
+        }
+    }
+
     /// Whether this access is a sample. Called for each miss of a program, once.
     #[inline]
     pub(crate) fn picks(&mut self, store: bool) -> bool {
@@ -145,9 +153,10 @@ impl Sampling {
         self.picker.pick(parts / window)
     }
 
-    /// Writes a sample's record, or counts it as lost or throttled.
+    /// Writes a sample's record, or counts it as lost; not where the event is throttled. Whether the
+    /// processor has taken one.
     #[cold]
-    pub(crate) fn take(&mut self, miss: Miss) {
+    pub(crate) fn take(&mut self, miss: Miss) -> bool {
         let most = self.plan.most();
         let tick = miss.time_ns / (1_000_000_000 / TICKS_PER_S);
         if tick > self.tick {
@@ -158,7 +167,7 @@ impl Sampling {
             }
         }
         if self.throttled {
-            return;
+            return false;
         }
         self.taken_in_tick += 1;
         self.fresh = true;
@@ -186,6 +195,7 @@ impl Sampling {
             self.throttled = true;
             put_throttle(&mut self.ring, miss.time_ns, true);
         }
+        true
     }
 
     fn physical(&self, (tier, at): (usize, u64)) -> Option<u64> {

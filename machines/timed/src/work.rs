@@ -48,16 +48,17 @@ pub struct WorkFigures {
 }
 
 impl WorkFigures {
-    /// Time over that with all memory fast, for the first half of the work that is done there: the same
-    /// for all systems, but for one that has not done as much. `None` if it has done none, or they have
-    /// begun at different places of it.
+    /// Time over that with all memory fast, for the first two fifths of the work that is done there, and the
+    /// instructions of that: the same for all systems, but for one that is 2.5 times as slow and has not
+    /// done as much. `None` if it has done none, or they have begun at different places of it.
     #[must_use]
-    pub fn slowdown(&self, fast: &WorkFigures) -> Option<f64> {
-        let steps = self.times_ns.len().min(fast.times_ns.len().div_ceil(2));
+    pub fn slowdown(&self, fast: &WorkFigures) -> Option<(f64, u64)> {
+        let steps = self.times_ns.len().min((2 * fast.times_ns.len()).div_ceil(5));
         let at = |figures: &WorkFigures| figures.times_ns.get(steps.checked_sub(1)?).copied();
         let (own, with_all_fast) = (at(self)?, at(fast)?);
         let apart = self.from_instructions.abs_diff(fast.from_instructions);
-        (apart < STEP_INSTRUCTIONS && with_all_fast > 0).then(|| own as f64 / with_all_fast as f64)
+        (apart < STEP_INSTRUCTIONS && with_all_fast > 0)
+            .then(|| (own as f64 / with_all_fast as f64, steps as u64 * STEP_INSTRUCTIONS))
     }
 }
 
@@ -170,9 +171,9 @@ mod tests {
         };
         let fast = of(100, &[10, 20, 30, 40]);
         // What comes behind counts for none, however far each has come.
-        assert_eq!(of(105, &[10, 30]).slowdown(&fast), Some(1.5));
-        assert_eq!(of(95, &[10, 30, 90, 91, 92]).slowdown(&fast), Some(1.5));
-        assert_eq!(of(95, &[25]).slowdown(&fast), Some(2.5));
+        assert_eq!(of(105, &[10, 30]).slowdown(&fast), Some((1.5, 2_000_000)));
+        assert_eq!(of(95, &[10, 30, 90, 91, 92]).slowdown(&fast), Some((1.5, 2_000_000)));
+        assert_eq!(of(95, &[25]).slowdown(&fast), Some((2.5, 1_000_000)));
         // Nothing in common.
         assert_eq!(of(100, &[]).slowdown(&fast), None);
         assert_eq!(of(100 + STEP_INSTRUCTIONS, &[10, 30]).slowdown(&fast), None);

@@ -2,9 +2,10 @@
 //!
 //! Each write to it is an interrupt in the guest, a buffer and a read, of many thousand instructions
 //! together. So records are written many at a time, as a processor fills its own buffer before it
-//! interrupts, and no later than a few milliseconds after the first of them.
+//! interrupts, and no later than a few milliseconds after the first of them. The guest answers with the
+//! number of accesses for each sample, as four bytes, where it wants another.
 
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
@@ -19,6 +20,9 @@ pub struct SamplePort {
     socket: Option<UnixStream>,
     /// When what waits is written, if anything waits.
     due_ns: Option<u64>,
+    /// What the guest has asked for, and the bytes of it that have come.
+    asked: [u8; 4],
+    bytes: usize,
 }
 
 impl SamplePort {
@@ -32,7 +36,7 @@ impl SamplePort {
         let socket = connect().map_err(|error: std::io::Error| {
             format!("{}: {error}; start the machine with 'terrace lab'", path.display())
         })?;
-        Ok(SamplePort { socket: Some(socket), due_ns: None })
+        Ok(SamplePort { socket: Some(socket), due_ns: None, asked: [0; 4], bytes: 0 })
     }
 
     /// There are new records at this time. Whether they wait.
@@ -43,6 +47,24 @@ impl SamplePort {
             self.due_ns = Some(now_ns + LATEST_NS);
         }
         self.due_ns.is_some()
+    }
+
+    /// Accesses for each sample from now on, if the guest has asked for another number: the last one.
+    pub fn asked(&mut self) -> Option<u32> {
+        let mut asked = None;
+        loop {
+            let read = self.socket.as_mut()?.read(&mut self.asked[self.bytes..]);
+            match read {
+                Ok(count @ 1..) => self.bytes += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // An error of the socket shows when it is written to.
+                Ok(_) | Err(_) => return asked,
+            }
+            if self.bytes == self.asked.len() {
+                self.bytes = 0;
+                asked = Some(u32::from_le_bytes(self.asked));
+            }
+        }
     }
 
     /// Whether records have waited for long enough.

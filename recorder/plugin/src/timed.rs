@@ -291,6 +291,7 @@ fn write_samples() {
         port.write(records);
     }
     WAITING.store(false, Ordering::Relaxed);
+    timed.sample_as_asked();
 }
 
 /// A block before the clock begins, of a machine on which a program's work is counted.
@@ -318,6 +319,10 @@ fn before_clock(index: c_uint, block: *mut c_void) {
     let Some(timed) = (unsafe { timed() }) else { return };
     if timed.begins_after.is_some_and(|slice| slice != timed.clock.slice()) {
         return timed.start(timed.clock.at_slice_ns());
+    }
+    if timed.catches_up.is_some() {
+        // All that is executed in no time would be samples of one period.
+        return OBSERVED.store(false, Ordering::Relaxed);
     }
     let (Some(observer), cpu) = (&mut timed.observer, index as usize) else { return };
     if cpu >= observer.processors() {
@@ -383,6 +388,9 @@ extern "C" fn on_access(index: c_uint, info: MemInfo, address: u64, site: *mut c
     if let (Some(records), Some(port)) = (records, &mut timed.port) {
         let waits = port.add(records, timed.clock.at_slice_ns());
         WAITING.store(waits, Ordering::Relaxed);
+        if !waits {
+            timed.sample_as_asked();
+        }
     }
 }
 
@@ -494,6 +502,16 @@ impl Timed {
             (_, Err(error)) => return fail(&error),
         }
         SAMPLING.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes as many samples as the guest has asked for.
+    fn sample_as_asked(&mut self) {
+        let asked = self.port.as_mut().and_then(SamplePort::asked).filter(|asked| *asked > 0);
+        let Some(accesses) = asked else { return };
+        self.observer.iter_mut().for_each(|observer| observer.sample_one_in(accesses));
+        self.machine.iter_mut().for_each(|machine| machine.sample_one_in(accesses));
+        // Of the machine that is to begin.
+        self.samples.iter_mut().for_each(|(plan, _)| plan.accesses_per_sample = accesses);
     }
 
     /// The clock begins as soon as it can.

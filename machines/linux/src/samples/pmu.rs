@@ -136,11 +136,14 @@ impl Pmu {
 
     /// Another number of events for each sample, where too many samples come or few.
     fn keep_pace(&mut self) -> IoResult<()> {
+        let Some(pace) = &mut self.pace else { return Ok(()) };
         // Those that found no room in a ring were taken, too.
-        let RecordCounts { samples, lost, .. } = self.counts();
-        let (now, taken) = (self.since.elapsed(), samples.saturating_add(lost));
-        let wanted = self.pace.as_mut().and_then(|pace| pace.count(now, taken));
-        let (Some(wanted), Some(pace)) = (wanted, &mut self.pace) else { return Ok(()) };
+        let taken = |of_cpu: &OfCpu| {
+            let RecordCounts { samples, lost, .. } = of_cpu.reader.counts();
+            samples.saturating_add(lost)
+        };
+        let by_cpu: Vec<u64> = self.all.iter().map(taken).collect();
+        let Some(wanted) = pace.count(self.since.elapsed(), &by_cpu) else { return Ok(()) };
         for_all(&self.all, |of_cpu| of_cpu.ring.set_period(wanted))?;
         pace.set(wanted);
         self.event.period = wanted;

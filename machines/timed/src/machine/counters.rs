@@ -3,6 +3,7 @@
 use terrace_hardware::cache::hierarchy::Level;
 use terrace_hardware::cpu::CAUSE_WALK;
 use terrace_hardware::node::{CAUSE_L2, CAUSE_LLC, CAUSE_MEMORY};
+use terrace_hardware::units::Picoseconds;
 
 use super::{Access, CYCLE_PS, TimedMachine};
 use crate::causes::Cause;
@@ -101,9 +102,9 @@ impl TimedMachine {
             && let Some(samples) = &mut self.samples
             && samples.picks(access.store)
         {
-            let core = self.node.core(cpu);
+            let core = self.node.core_mut(cpu);
             let took = if access.store { 0 } else { core.last_load().0.saturating_sub(issued) };
-            samples.take(Miss {
+            let taken = samples.take(Miss {
                 time_ns: self.start_ns + core.now().0 / 1000,
                 instruction: site.instruction,
                 address: access.address,
@@ -111,6 +112,14 @@ impl TimedMachine {
                 store: access.store,
                 weight_cycles: took / CYCLE_PS,
             });
+            if taken {
+                // It is taken as the access retires, and nothing behind that is under way meanwhile.
+                if !access.store {
+                    core.keep_up(core.last_load(), Picoseconds::ZERO);
+                    core.wait_until(core.last_load());
+                }
+                core.wait_until(core.now() + Picoseconds(self.sample));
+            }
         }
     }
 }

@@ -165,13 +165,21 @@ impl Observer {
                 // As if nothing else were under way: how it is without time.
                 weight_cycles: self.idle_cycles[place.0],
             };
-            (0..picked).for_each(|_| samples.take(miss));
+            // No time is modelled that they could take.
+            for _ in 0..picked {
+                samples.take(miss);
+            }
         }
     }
 
     /// The processor drops translations.
     pub fn flush_translations(&mut self, cpu: usize) {
         self.machine.flush_translations(cpu);
+    }
+
+    /// Samples one in so many accesses from now on.
+    pub fn sample_one_in(&mut self, accesses: u32) {
+        self.machine.sample_one_in(accesses);
     }
 
     /// Records of samples that were not yet taken, if there are new ones.
