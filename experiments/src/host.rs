@@ -24,7 +24,7 @@ use terrace_linux::sampling::Samples;
 use terrace_linux::signals::SignalReport;
 use terrace_linux::tiers::Topology;
 use terrace_linux::{
-    AttachedGroup, Filled, GroupSpec as Attach, GuardCommand, Host, HostError, HostOptions, Source,
+    AttachedGroup, GroupSpec as Attach, GuardCommand, Host, HostError, HostOptions, Source,
     termination,
 };
 use terrace_recorder::nodes::{Mark, mark};
@@ -36,7 +36,7 @@ use crate::backend::{self, Backend};
 use crate::collect::Collector;
 use crate::external;
 use crate::file::{Experiment, GroupSpec};
-use crate::full_node::fill_up;
+use crate::full_node::{fill_up, with_note};
 use crate::kept_off::KeptOff;
 use crate::measured::Measured;
 use crate::page_tables::{self, TableCounts};
@@ -309,11 +309,7 @@ pub(crate) fn kernel_release() -> Option<String> {
 }
 
 /// Opens the host, and fills fast memory if the experiment says so.
-fn open(
-    run: &Run<'_>,
-    stop: &Arc<AtomicBool>,
-    events: &mut dyn Events,
-) -> anyhow::Result<(Host, Option<Filled>)> {
+fn open(run: &Run<'_>, stop: &Arc<AtomicBool>, events: &mut dyn Events) -> anyhow::Result<Host> {
     let host = Host::open(HostOptions {
         guard: Some(GuardCommand::this_program(["guard"]).context("finding the guard")?),
         stop: Some(Arc::clone(stop)),
@@ -326,10 +322,10 @@ fn open(
             _ => conflict.to_string(),
         }));
     }
-    let filled =
-        run.experiment.fills_before().then(|| host.leave_free(run.experiment.fast_bytes()));
-    let filled = filled.transpose();
-    Ok((host, filled.map_err(InputError::new)?))
+    if run.experiment.fills_before() {
+        host.leave_free(run.experiment.fast_bytes()).map_err(InputError::new)?;
+    }
+    Ok(host)
 }
 
 /// Rows of a run by these trackers and movers.
@@ -460,7 +456,7 @@ fn under_policies(
 ) -> anyhow::Result<Vec<RunRow>> {
     let experiment = &run.experiment;
     let _elsewhere = KeptOff::cpus_of(experiment)?;
-    let (mut host, filled) = open(run, stop, events)?;
+    let mut host = open(run, stop, events)?;
     let migrated = migrated_pages();
     // For emulated machines whose accesses are counted; no effect elsewhere.
     mark(Mark::Period);
@@ -482,13 +478,13 @@ fn under_policies(
     let mut engine = Engine::new(groups, options);
     let mut measured = Measured::of(experiment);
     let warm_up_rounds = collector.warm_up_by_time();
-    let (mut periods, mut died) = (0, None);
+    let (mut periods, mut died, mut unfilled) = (0, None, None);
     engine.run(&mut collector, || {
         periods += 1;
         counts.between_periods(periods - 1, |source| host.table_pages(source));
         if measured.begins() {
             warm_up_rounds.set(periods - 1);
-            fill_up(experiment, &filled, |f| host.give_headroom(f), || host.take_rest(0));
+            unfilled = fill_up(experiment, || Ok(()), || host.take_rest(0));
         }
         let programs = sessions.iter().flatten();
         let marked = measured.between_periods(periods - 1, host.topology(), programs);
@@ -522,7 +518,7 @@ fn under_policies(
             fill(row, result);
         }
         row.migrated_bytes = migrated_bytes;
-        row.notes = notes.get(index).cloned().flatten();
+        row.notes = with_note(notes.get(index).cloned().flatten(), unfilled.as_ref());
         if let Some(moves) = &moves {
             moves.fill(row);
         }

@@ -59,6 +59,7 @@ pub mod windows;
 
 pub use custom::CustomPolicy;
 pub use file::Experiment;
+pub use full_node::NOT_FILLED;
 pub use reference::config as trace_machine;
 pub use terrace_core::InputError;
 pub use terrace_core::size;

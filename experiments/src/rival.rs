@@ -21,7 +21,7 @@ use terrace_results::{PeriodRow, RunRow};
 use terrace_workloads::session::Session;
 
 use crate::file::Experiment;
-use crate::full_node::fill_up;
+use crate::full_node::{fill_up, with_note};
 use crate::host::{fill, finish_sessions, kernel_release, options, start};
 use crate::kept_off::KeptOff;
 use crate::measured::Measured;
@@ -63,6 +63,16 @@ fn open(
     Ok((host, filled))
 }
 
+/// Puts the host back.
+fn close(host: RivalHost, experiment: &Experiment) -> anyhow::Result<()> {
+    host.close()?;
+    if experiment.machine.full {
+        // None was locked, or all are free again: either is as before.
+        let _ = rustix::mm::munlockall();
+    }
+    Ok(())
+}
+
 /// Runs it and adds its rows to the tables.
 pub(crate) fn run(
     run: &Run<'_>,
@@ -96,13 +106,16 @@ pub(crate) fn run(
     let mut measured = Measured::of(experiment);
     let mut observed = Observed::default();
     let mut held_bytes = Vec::new();
+    let at_once = experiment.warm_up_periods == 0 && experiment.fills_before();
+    let fill_node = |held: &[u64]| fill_fast_memory(&host, experiment, &filled, held);
+    let mut unfilled = at_once.then(|| fill_node(&[])).flatten();
     mark(Mark::Period);
     let mut periods = Periods::begin(experiment);
     while measured.goes_on() && !stop.load(Ordering::Relaxed) {
         let Some(number) = periods.next(&mut sessions)? else { break };
         let begins = measured.begins();
         if begins {
-            fill_fast_memory(&host, experiment, &filled, &held_bytes);
+            unfilled = fill_node(&held_bytes);
             observed = Observed::now(&host, &sources, first)?;
         }
         measured.between_periods(number + 1, host.topology(), sessions.iter().flatten())?;
@@ -130,14 +143,11 @@ pub(crate) fn run(
     let specs = experiment.groups.iter().zip(&observed.placed);
     for ((row, (spec, [held_bytes, _])), result) in rows.iter_mut().zip(specs).zip(&results) {
         complete(row, rival, spec.share(), *held_bytes);
+        row.notes = with_note(row.notes.take(), unfilled.as_ref());
         row.migrated_bytes = alone.then_some(moved.migrated * PageSize::Base.bytes());
         result.iter().for_each(|result| fill(row, result));
     }
-    host.close()?;
-    if experiment.machine.full {
-        // None was locked, or all are free again: either is as before.
-        let _ = rustix::mm::munlockall();
-    }
+    close(host, experiment)?;
     write_whole(&run.details(), &serde_json::to_vec_pretty(&details)?)?;
     rows.iter().cloned().try_for_each(|row| tables.run(row))?;
     measured.rows(&run.name).into_iter().try_for_each(|row| tables.kernel_thread(row))?;
@@ -169,15 +179,16 @@ impl Observed {
 }
 
 /// Fills fast memory for what is measured, where it is to be full: groups that may have all of it had so
-/// many bytes in the periods of the warm-up.
+/// many bytes in the periods of the warm-up. What to note where that was not possible.
 fn fill_fast_memory(
     host: &RivalHost,
     experiment: &Experiment,
     filled: &Option<Filled>,
     held_bytes: &[u64],
-) {
+) -> Option<String> {
     let take_rest = || host.take_rest(growth_bytes(held_bytes));
-    fill_up(experiment, filled, |filled| host.give_headroom(filled), take_rest);
+    let give_headroom = || filled.as_ref().map_or(Ok(()), |filled| host.give_headroom(filled));
+    fill_up(experiment, give_headroom, take_rest)
 }
 
 /// By how much groups that had so many bytes in the periods of the warm-up may grow behind it: from the

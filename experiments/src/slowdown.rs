@@ -2,7 +2,7 @@
 //! fast: by run time, by operations, or by the work of programs that report neither.
 
 use terrace_lab::ClockFigures;
-use terrace_results::RunRow;
+use terrace_results::{RUN_TIME, RunRow};
 use terrace_timed::figures::Figures;
 use terrace_timed::work::WorkPlan;
 
@@ -11,6 +11,29 @@ use crate::file::{Experiment, GroupSpec};
 /// Workloads of which nothing reports operations. The clients of others would count what is served
 /// while a program catches up, in no time.
 const REPORTS_NOTHING: &str = "command";
+
+/// What a slowdown is of, beside run time: the words of the results' column.
+const OPERATION: &str = "an operation";
+const SAME_INSTRUCTIONS: &str = "the same instructions";
+const INSTRUCTION: &str = "an instruction";
+
+/// A slowdown, and what it is of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Slowdown {
+    pub times: f64,
+    pub of: &'static str,
+    /// How many of the same instructions.
+    pub instructions: Option<u64>,
+}
+
+impl Slowdown {
+    /// Writes it to a row.
+    pub fn fill(self, row: &mut RunRow) {
+        row.slowdown = Some(self.times);
+        row.slowdown_of = Some(self.of.to_owned());
+        row.slowdown_instructions = self.instructions;
+    }
+}
 
 /// Results of a run with all memory fast and nothing moved.
 pub(crate) struct AllFast {
@@ -31,15 +54,17 @@ impl AllFast {
         row: &RunRow,
         clock: Option<&ClockFigures>,
         experiment: &Experiment,
-    ) -> Option<f64> {
+    ) -> Option<Slowdown> {
+        let of = |times, of| Slowdown { times, of, instructions: None };
         if row.operations.is_none()
             && let Some(spec) = experiment.groups.iter().find(|spec| spec.name == row.group)
             && counts_instructions(spec, experiment)
         {
             let work = |clock: Option<&ClockFigures>| clock?.work.clone();
             if let (Some(own), Some(fast)) = (work(clock), work(self.clock.as_ref())) {
-                if let Some(slowdown) = own.slowdown(&fast) {
-                    return Some(slowdown);
+                if let Some((times, instructions)) = own.slowdown(&fast) {
+                    let instructions = Some(instructions);
+                    return Some(Slowdown { times, of: SAME_INSTRUCTIONS, instructions });
                 }
                 tracing::warn!(
                     group = row.group,
@@ -50,7 +75,7 @@ impl AllFast {
                 );
             }
             let ns = |clock: Option<&ClockFigures>| ns_an_instruction(spec, &clock?.total);
-            return Some(ns(clock)? / ns(self.clock.as_ref())?);
+            return Some(of(ns(clock)? / ns(self.clock.as_ref())?, INSTRUCTION));
         }
         let fast = self.rows.iter().find(|r| r.group == row.group)?;
         let time = |row: &RunRow, periods: u64| {
@@ -61,7 +86,8 @@ impl AllFast {
             }
         };
         let (time, fast) = (time(row, experiment.periods)?, time(fast, self.periods)?);
-        (fast > 0.0).then(|| time / fast)
+        let what = if row.operations.is_some() { OPERATION } else { RUN_TIME };
+        (fast > 0.0).then(|| of(time / fast, what))
     }
 }
 

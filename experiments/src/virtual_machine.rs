@@ -293,10 +293,11 @@ fn one(
 /// The rows of a run that is a base of slowdowns.
 fn reference_rows(run: &Run<'_>, guest: &Guest) -> anyhow::Result<Vec<RunRow>> {
     let rows = read::<RunRow>(&guest.results)?;
-    let of_reference = |row| RunRow {
+    let of_reference = |row: RunRow| RunRow {
         policy: ALL_FAST.to_owned(),
         applied_main: ALL_FAST.to_owned(),
-        notes: None,
+        // Without what the rival under which nothing moves says of itself.
+        notes: row.notes.as_ref().and_then(|notes| Some(notes.split_once("; ")?.1.to_owned())),
         slowdown: Some(1.0),
         ..of_machine(run, guest, row)
     };
@@ -520,7 +521,8 @@ fn adopt(
         name.clone_from(&row.run);
         let mut row = of_machine(run, guest, row);
         if let Some(all_fast) = all_fast {
-            row.slowdown = all_fast.slowdown(&row, guest.result.clock.as_ref(), &run.experiment);
+            let slowdown = all_fast.slowdown(&row, guest.result.clock.as_ref(), &run.experiment);
+            slowdown.into_iter().for_each(|slowdown| slowdown.fill(&mut row));
         }
         tables.run(row.clone())?;
         rows.push(row);

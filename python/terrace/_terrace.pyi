@@ -262,6 +262,8 @@ class Run:
     duration_error_ms: float | None
     sampled_ratio: float | None
     slowdown: float | None
+    slowdown_of: str | None
+    slowdown_instructions: int | None
     reference_hit_ratio: float | None
     program_hit_ratio: float | None
     kernel_hit_ratio: float | None

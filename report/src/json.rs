@@ -30,6 +30,7 @@
 //! | `operations` | integer or null |
 //! | `latency_us` | `{p50, p99}`: times from a request to its answer; numbers or null |
 //! | `slowdown` | run time over that with all memory fast and nothing moved, or null |
+//! | `slowdown_of`, `slowdown_instructions` | what it is of (`run time`, `an operation`, `the same instructions`, `an instruction`), and how many of the same instructions; or null |
 //! | `stalls` | `{walk_ms, fast_ms, slow_ms, kernel_ms}`: what processors waited for, and were busy in the kernel; numbers or null |
 //! | `misses_fast` | `{program, kernel}`: of accesses that missed the last level, the share that was of fast memory; numbers or null |
 //! | `loaded_latency_ns` | `{fast, slow}`: mean latency of a line beyond the caches; numbers or null |
@@ -106,6 +107,8 @@ fn run(run: &RunRow) -> Value {
         "notes": run.notes,
     });
     object["period_us"] = json!(run.period_us);
+    object["slowdown_of"] = json!(run.slowdown_of);
+    object["slowdown_instructions"] = json!(run.slowdown_instructions);
     object["misses_fast"] =
         json!({ "program": run.program_hit_ratio, "kernel": run.kernel_hit_ratio });
     object["duration_error_ms"] = json!(run.duration_error_ms);

@@ -2,7 +2,7 @@
 //! in tables and charts, and which are the same for all and are shown once.
 
 use crate::format::{clean, percent_round};
-use terrace_results::{ALL_FAST, RunRow};
+use terrace_results::{ALL_FAST, RUN_TIME, RunRow};
 
 /// A particular of a run, beside its policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,6 +185,17 @@ fn panels<'a>(runs: &'a [RunRow], apart: &[Particular]) -> Vec<Panel<'a>> {
         }
     }
     panels
+}
+
+/// What slowdowns are of: run time, unless all that is known is of something else.
+pub(crate) fn slowdown_of<'a>(runs: impl IntoIterator<Item = &'a RunRow>) -> String {
+    let known = runs.into_iter().filter(|run| run.slowdown.is_some() && !is_reference(run));
+    let of = values(known, |run| run.slowdown_of.clone().unwrap_or_else(|| RUN_TIME.to_owned()));
+    match of.as_slice() {
+        [] => RUN_TIME.to_owned(),
+        [one] if one == RUN_TIME => RUN_TIME.to_owned(),
+        all => format!("time for {}", all.join(", or for ").replace(RUN_TIME, "all of a run")),
+    }
 }
 
 /// The distinct values of a particular, in the order of their first appearance.

@@ -6,7 +6,7 @@ use terrace_results::RunRow;
 use crate::format::{MISSING, bytes, clean, count, duration, number, percent, percent_round};
 use crate::gain;
 use crate::results::{FAILURE_REASONS, Moves, Results, is_adaptive};
-use crate::rows::{Rows, is_reference, values};
+use crate::rows::{Rows, is_reference, slowdown_of, values};
 
 /// Lines above and below the table and below its header, none between rows.
 const LINES: &str = "  ── ──      ──    ";
@@ -476,17 +476,17 @@ fn meanings(runs: &[RunRow], measured: &Measured) -> Vec<String> {
          one period to the next.",
         page_sizes.join(" or ")
     )];
+    let slowdown = format!(
+        "Slowdown: {} over that with all memory fast and nothing moved.",
+        slowdown_of(runs)
+    );
     if measured.references {
-        notes.push(
+        notes.push(format!(
             "By reads: of the lines read from memory, the share that came from fast memory. \
-             Slowdown: run time over that with all memory fast and nothing moved. Walks: time of \
-             page walks, which overlap with other work."
-                .to_owned(),
-        );
+             {slowdown} Walks: time of page walks, which overlap with other work."
+        ));
     } else if measured.slowdown {
-        notes.push(
-            "Slowdown: run time over that with all memory fast and nothing moved.".to_owned(),
-        );
+        notes.push(slowdown);
     }
     if measured.sampled {
         notes.push(

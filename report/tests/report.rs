@@ -139,6 +139,25 @@ fn simulated_time_of_a_virtual_machine_is_reported_with_what_it_went_for() {
     assert!(!table.contains('~'), "{table}");
     let run = &json(&results)["runs"][0];
     assert_eq!((&run["clock"], &run["slowdown"]), (&"memory".into(), &1.375.into()));
+    // What a slowdown is of, where it is not run time.
+    let flat = |results: &Results, width| {
+        let table = text_table(results, width);
+        table.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let table = flat(&results, 130);
+    assert!(table.contains("Slowdown: run time over that with all memory fast"), "{table}");
+    for row in &mut results.runs {
+        row.references = Some(7);
+        row.slowdown_of = Some("the same instructions".to_owned());
+    }
+    let table = flat(&results, 130);
+    assert!(table.contains("Slowdown: time for the same instructions over that with"), "{table}");
+    let page = html(&results, &meta());
+    assert!(page.contains("time for the same instructions over that with all memory fast"));
+    results.runs[0].slowdown_of = None;
+    let table = flat(&results, 200);
+    assert!(table.contains("time for all of a run, or for the same instructions over"), "{table}");
+    let run = &json(&results)["runs"][0];
     assert_eq!(run["stalls"]["slow_ms"], 345.0);
     assert_eq!(
         (&run["misses_fast"]["program"], &run["misses_fast"]["kernel"]),

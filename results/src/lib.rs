@@ -31,7 +31,7 @@ pub use fleet::{FleetClassRow, FleetHostRow, FleetLeftOutRow, FleetPairRow, Flee
 pub use plan::{PlanAnswerRow, PlanFrontRow, PlanPointRow, PlanSensitivityRow};
 pub use rack::{RackLatencyRow, RackPortRow, RackRunRow, RackSampleRow};
 pub use rows::{
-    ALL_FAST, HardwareRow, HeatRow, KernelCauseRow, KernelThreadRow, PeriodRow, RunRow,
+    ALL_FAST, HardwareRow, HeatRow, KernelCauseRow, KernelThreadRow, PeriodRow, RUN_TIME, RunRow,
     TablePagesRow,
 };
 pub use table::{Column, Table};

@@ -4,6 +4,9 @@
 /// measured against.
 pub const ALL_FAST: &str = "all-fast";
 
+/// What a slowdown is of where that is not another thing.
+pub const RUN_TIME: &str = "run time";
+
 table! {
     /// One period of one group in one run.
     pub struct PeriodRow in "periods" {
@@ -265,6 +268,12 @@ table! {
         kernel_hit_ratio: Option<f64>,
         /// Periods after the warm-up that times of processors are of.
         measured_periods: Option<u64>,
+        /// What `slowdown` is of on a virtual machine: "run time", "an operation", "the same
+        /// instructions" (the same part of a program's work in both runs) or "an instruction" (the time
+        /// for one, where such a part is not known).
+        slowdown_of: Option<String>,
+        /// How many of the same instructions.
+        slowdown_instructions: Option<u64>,
     }
 }
 

@@ -4,9 +4,10 @@
 //! The kernel's pool of huge pages is used for that: neither reclaim nor migration touches these
 //! pages. The pool's size is a setting, journaled and restored like any other.
 //!
-//! The kernel's headroom is for those who keep it free. Mechanisms without limits would use it, and what the
-//! kernel allocates would come from slow memory or not by chance. So for those it is taken, too, and
-//! what of it is in use is given back from the pool before anything is measured ([`give_headroom`]).
+//! The kernel's headroom comes on top. Those who keep it free have it from the beginning. Mechanisms
+//! without limits would use it for their groups, and what the kernel allocates would come from slow memory
+//! or not by chance. So they get it before anything is measured ([`give_headroom`]): as much as the others
+//! have, whatever of it is in use.
 
 use terrace_core::interfaces::Headroom;
 
@@ -19,7 +20,7 @@ use crate::session::Session;
 
 const POOL_PAGE_BYTES: u64 = 2 << 20;
 
-/// Pages that were taken, by node.
+/// Pages of the pool that are the kernel's headroom and were taken, by node.
 #[derive(Debug, Default)]
 pub struct Filled(Vec<(u32, u64)>);
 
@@ -42,16 +43,18 @@ pub(crate) fn leave_free(
         let room = numa::room(roots, node)?;
         let Headroom { wanted_bytes, lacking_bytes, .. } = room.headroom;
         let free_bytes = room.free_bytes + room.list_bytes + wanted_bytes - lacking_bytes;
-        let kept_bytes = if keeps_headroom { wanted_bytes } else { 0 };
-        let free_bytes = free_bytes.saturating_sub(kept_bytes);
-        let pages = pool_pages(free_bytes, each).map_err(|room| {
-            HostError::Nodes(format!(
-                "node {node} has {} MiB free, expected {} MiB for the groups: give it more memory, \
-                 or the groups less",
-                room >> 20,
-                each >> 20
-            ))
-        })?;
+        let pages = |free_bytes| {
+            pool_pages(free_bytes, each).map_err(|room| {
+                HostError::Nodes(format!(
+                    "node {node} has {} MiB free, expected {} MiB for the groups: give it more memory, \
+                     or the groups less",
+                    room >> 20,
+                    each >> 20
+                ))
+            })
+        };
+        let with_headroom = pages(free_bytes.saturating_sub(wanted_bytes))?;
+        let pages = if keeps_headroom { with_headroom } else { pages(free_bytes)? };
         let path = roots.huge_page_pool(node);
         let had: u64 = files::read_number(&path)?.ok_or_else(|| FileError::Missing {
             path: path.clone(),
@@ -69,7 +72,7 @@ pub(crate) fn leave_free(
                 got.saturating_sub(had)
             )));
         }
-        filled.0.push((node, pages));
+        filled.0.push((node, pages - with_headroom));
     }
     Ok(filled)
 }
@@ -87,6 +90,7 @@ pub(crate) fn take_rest(
     if let Err(error) = free_lists::drain(roots, session) {
         tracing::warn!(%error, "free pages stay in the processors' lists");
     }
+    let mut lacking = None;
     for &node in nodes {
         let room = numa::room(roots, node)?;
         let path = roots.huge_page_pool(node);
@@ -95,23 +99,25 @@ pub(crate) fn take_rest(
         session.set(&path, &wanted.to_string())?;
         let got: u64 = files::read_number(&path)?.unwrap_or(0);
         if got != wanted {
-            // What is in the journal is what the file has.
-            files::write(&path, &had.to_string())?;
-            session.set(&path, &got.to_string())?;
+            // So what is in the journal is what the file has: a smaller pool can always be had.
+            session.set(&path, &got.saturating_sub(1).max(had).to_string())?;
+            lacking = Some(HostError::Nodes(format!(
+                "node {node} gave {} of {} huge pages, expected all: its free memory is in too many pieces",
+                got.saturating_sub(had),
+                wanted - had
+            )));
         }
     }
-    Ok(())
+    lacking.map_or(Ok(()), Err)
 }
 
-/// Gives the kernel what of its headroom on these nodes is in use, from what was taken.
+/// Gives the kernel its headroom on these nodes from what was taken.
 pub(crate) fn give_headroom(
     roots: &Roots,
     session: &Session,
     filled: &Filled,
 ) -> Result<(), HostError> {
-    for &(node, taken) in &filled.0 {
-        let lacking_bytes = numa::room(roots, node)?.headroom.lacking_bytes;
-        let pages = lacking_bytes.div_ceil(POOL_PAGE_BYTES).min(taken);
+    for &(node, pages) in filled.0.iter().filter(|(_, pages)| *pages > 0) {
         let path = roots.huge_page_pool(node);
         let has: u64 = files::read_number(&path)?.unwrap_or(0);
         session.set(&path, &has.saturating_sub(pages).to_string())?;
@@ -148,22 +154,27 @@ mod tests {
         // 512 MiB free and 16 on lists, less 4 MiB of watermark, 4 MiB of headroom and 64 MiB.
         let taken = (512 + 16 - 4 - 4 - 64) / 2;
         assert_eq!(get(), (3 + taken).to_string());
-        // All is free still; then 5 MiB are, one above the watermark.
-        give_headroom(&roots, &session, &filled).unwrap();
-        assert_eq!(get(), (3 + taken).to_string());
+        // They have had the headroom from the beginning, in use or not.
         let zones = keep.path().join("proc/zoneinfo");
         let text = fs::read_to_string(&zones).unwrap();
-        fs::write(&zones, text.replace("pages free     131072", "pages free     1280")).unwrap();
+        let full = text.replace("pages free     131072", "pages free     1280");
+        fs::write(&zones, &full).unwrap();
         give_headroom(&roots, &session, &filled).unwrap();
-        assert_eq!(get(), (3 + taken - 2).to_string());
-        fs::write(&zones, text).unwrap();
+        assert_eq!(get(), (3 + taken).to_string());
         assert!(session.restore().is_empty());
         assert_eq!(get(), "3");
 
-        let session = Session::open(&roots, None).unwrap();
-        leave_free(&roots, &session, &[0], 64 << 20, false).unwrap();
-        assert_eq!(get(), (3 + taken + 2).to_string());
-        assert!(session.restore().is_empty());
+        // The others have as much in the end: where the groups use all, and where some is free again.
+        for later in [&full, &text] {
+            fs::write(&zones, &text).unwrap();
+            let session = Session::open(&roots, None).unwrap();
+            let filled = leave_free(&roots, &session, &[0], 64 << 20, false).unwrap();
+            assert_eq!(get(), (3 + taken + 2).to_string());
+            fs::write(&zones, later).unwrap();
+            give_headroom(&roots, &session, &filled).unwrap();
+            assert_eq!(get(), (3 + taken).to_string());
+            assert!(session.restore().is_empty());
+        }
 
         let session = Session::open(&roots, None).unwrap();
         take_rest(&roots, &session, &[0], 0).unwrap();

@@ -11,7 +11,7 @@ use crate::backend::Backend;
 use crate::cgroup::Cgroup;
 use crate::conflicts::{self, Conflict, Intent, PagemapScan, Severity};
 use crate::files::FileError;
-use crate::filler::{self, Filled};
+use crate::filler;
 use crate::flush::FlushBudget;
 use crate::free_lists::FreeLists;
 use crate::group_layout::Source;
@@ -326,21 +326,15 @@ impl Host {
     }
 
     /// Fills fast memory except for this much and the kernel's headroom, until the end of the run.
-    pub fn leave_free(&self, bytes: u64) -> Result<Filled, HostError> {
+    pub fn leave_free(&self, bytes: u64) -> Result<(), HostError> {
         let nodes = self.topology.fast_nodes();
-        filler::leave_free(&self.options.roots, &self.session, &nodes, bytes, true)
+        filler::leave_free(&self.options.roots, &self.session, &nodes, bytes, true).map(drop)
     }
 
     /// Fills fast memory except for what is in use, the kernel's headroom and this much, as far as that is
     /// possible.
     pub fn take_rest(&self, bytes: u64) -> Result<(), HostError> {
         filler::take_rest(&self.options.roots, &self.session, &self.topology.fast_nodes(), bytes)
-    }
-
-    /// Gives the kernel what of its headroom in fast memory is in use, from what was filled: what it
-    /// allocates from now on is fast, whatever moves the groups' pages.
-    pub fn give_headroom(&self, filled: &Filled) -> Result<(), HostError> {
-        filler::give_headroom(&self.options.roots, &self.session, filled)
     }
 
     /// Sets the policy for page tables of processes started while the returned value lives. Fails

@@ -15,7 +15,7 @@ use super::theme::Palette;
 use super::timeline::{Series, Timeline, legend};
 use crate::format::{MISSING, axis_number, bytes, clean, count, duration, percent, percent_round};
 use crate::results::Results;
-use crate::rows::{Panel, Rows, values};
+use crate::rows::{Panel, Rows, slowdown_of, values};
 use crate::text::timed;
 
 /// Panels that are drawn as timelines, and runs as heat maps: more would not be read, and the file
@@ -115,7 +115,9 @@ pub(super) fn bar_figures(results: &Results, rows: &Rows, palette: &Palette) -> 
     figures.push(all.figure(words, true, hits));
 
     if is_measured(|r| r.slowdown) {
-        let note = "run time over that with all memory fast; less is better";
+        let of = slowdown_of(&results.runs);
+        let note = format!("{of} over that with all memory fast; less is better");
+        let note = note.as_str();
         let label = |r: &RunRow| r.slowdown.map_or(MISSING.to_owned(), |s| format!("{s:.3}"));
         figures.push(all.of(("Slowdown", note, "slowdown"), |r| r.slowdown, label));
     }

@@ -123,7 +123,7 @@ fn columns(rows: &Rows, has: &Has) -> Vec<Column> {
     let kernel = "Processors busy in the kernel, all together";
     let misses = "Loads and stores that missed all caches and were of fast memory";
     let stalled = "Processors waiting for lines of memory, fast and slow";
-    column(has.slowdown, "slowdown", "", "Run time over that with all memory fast", true);
+    column(has.slowdown, "slowdown", "", "Time over that with all memory fast", true);
     column(has.stalls, "stalled", "ms fast, slow", stalled, true);
     column(has.stalls, "fast misses", "programs, kernel", misses, true);
     column(has.stalls, "latency", "ns fast, slow", loaded, true);

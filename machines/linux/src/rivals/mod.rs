@@ -191,7 +191,8 @@ impl RivalHost {
         Ok(self.session.make_cgroup(name)?)
     }
 
-    /// Fills fast memory except for this much: the kernel's headroom, too, which rivals do not keep free.
+    /// Fills fast memory except for this much: the kernel's headroom, too, which rivals would not keep
+    /// free ([`RivalHost::give_headroom`]).
     pub fn leave_free(&self, bytes: u64) -> Result<Filled, HostError> {
         let nodes = self.topology.fast_nodes();
         filler::leave_free(&self.roots, &self.session, &nodes, bytes, false)
@@ -203,8 +204,8 @@ impl RivalHost {
         filler::take_rest(&self.roots, &self.session, &self.topology.fast_nodes(), bytes)
     }
 
-    /// Gives the kernel what of its headroom in fast memory is in use, from what was filled: what it
-    /// allocates from now on is fast, whatever moves the groups' pages.
+    /// Gives the kernel its headroom in fast memory from what was filled: as much as it has where policies
+    /// keep it free, so that groups and kernel together have the same fast memory under all.
     pub fn give_headroom(&self, filled: &Filled) -> Result<(), HostError> {
         filler::give_headroom(&self.roots, &self.session, filled)
     }
