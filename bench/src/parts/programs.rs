@@ -7,13 +7,14 @@
 //! `TERRACE_RUNS` is the number of runs of each case (1). The `terrace` beside this program is run.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 use terrace_core::size::Size;
-use terrace_experiments::Experiment;
+use terrace_experiments::{Experiment, NOT_FILLED};
 use terrace_results::{ALL_FAST, RunRow, read};
 
 use super::Part;
@@ -49,12 +50,21 @@ impl Case {
     }
 }
 
-/// What one run gave: its slowdown, and the share of lines that came from fast memory.
+/// What one run gave: its slowdown, over how many instructions, and of the program's accesses that missed
+/// all caches the share that was of fast memory.
 #[derive(Clone, Copy)]
 struct Cell {
     slowdown: f64,
-    fast_lines: f64,
+    instructions: u64,
+    fast_misses: f64,
 }
+
+/// With all memory fast at least this share of a program's misses is of fast memory: otherwise slowdowns
+/// against that run say nothing.
+const ALL_FAST_SHARE: f64 = 0.99;
+/// Beside `terrace`, what makes the results of a virtual machine: the plug-in and the programs in it.
+const BINARIES: [&str; 4] =
+    ["terrace", "terrace-workload", "lib_terrace.so", "libterrace_recorder_plugin.so"];
 
 fn run(report: &mut Report) -> anyhow::Result<()> {
     let examples = workspace().join("examples/programs");
@@ -93,10 +103,15 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
         let name = |what: &str| format!("programs.{program}.{share}.{system}.{what}");
         let spread: Vec<String> =
             cells.iter().map(|cell| format!("{:.3}", cell.slowdown)).collect();
-        let conditions = format!("runs: {}; default settings, server-ddr5-cxl", spread.join(", "));
+        let instructions =
+            cells.iter().map(|cell| cell.instructions).min().unwrap_or(0) / 1_000_000;
+        let conditions = format!(
+            "runs: {}; {instructions} million instructions; default settings, server-ddr5-cxl",
+            spread.join(", ")
+        );
         report.add(&name("slowdown_x"), mean(cells), "times", &conditions)?;
-        let lines = cells.iter().map(|cell| cell.fast_lines).sum::<f64>() / cells.len() as f64;
-        report.add(&name("fast_lines_share"), lines, "share", &conditions)?;
+        let misses = cells.iter().map(|cell| cell.fast_misses).sum::<f64>() / cells.len() as f64;
+        report.add(&name("fast_misses_share"), misses, "share", &conditions)?;
     }
     let means = of_cell.into_iter().map(|(key, cells)| (key, mean(&cells))).collect();
     summary(&means, report)
@@ -143,6 +158,20 @@ fn summary(means: &BTreeMap<(u64, &str, &str), f64>, report: &mut Report) -> any
     Ok(())
 }
 
+/// The experiment of a case.
+fn experiment(case: &Case, examples: &Path) -> anyhow::Result<Experiment> {
+    let mut experiment = Experiment::read(&examples.join(format!("{}.toml", case.program)))?;
+    // Runs with the same length and seed are the same to the digit: each is measured a little later
+    // than the one before.
+    experiment.seed = case.run;
+    experiment.warm_up_periods += case.run - 1;
+    experiment.periods += case.run - 1;
+    let [group] = experiment.groups.as_mut_slice() else { bail!("expected one group") };
+    let half = group.fast.context("expected a size of fast memory")?.0;
+    group.fast = Some(Size(half * case.share / SHARE_OF_FILE));
+    Ok(experiment)
+}
+
 /// Runs a case that has no results yet; its cells in the order of the systems.
 fn measure(
     case: &Case,
@@ -151,19 +180,18 @@ fn measure(
     terrace: &Path,
 ) -> anyhow::Result<Vec<Cell>> {
     let out = folder.join(case.name());
-    if !out.join("report.html").is_file() {
-        let mut experiment = Experiment::read(&examples.join(format!("{}.toml", case.program)))?;
-        // Runs with the same length and seed are the same to the digit: each is measured a little later
-        // than the one before.
-        experiment.seed = case.run;
-        experiment.warm_up_periods += case.run - 1;
-        experiment.periods += case.run - 1;
-        let [group] = experiment.groups.as_mut_slice() else { bail!("expected one group") };
-        let half = group.fast.context("expected a size of fast memory")?.0;
-        group.fast = Some(Size(half * case.share / SHARE_OF_FILE));
-        let file = folder.join(format!("{}.toml", case.name()));
-        fs::write(&file, toml::to_string(&experiment)?)
-            .with_context(|| file.display().to_string())?;
+    let file = folder.join(format!("{}.toml", case.name()));
+    let text = toml::to_string(&experiment(case, examples)?)?;
+    if out.join("report.html").is_file() {
+        let of = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        ensure!(
+            of == text,
+            "{} has runs of another {}.toml; remove it, or name another folder by TERRACE_LIVE",
+            out.display(),
+            case.program
+        );
+    } else {
+        fs::write(&file, text).with_context(|| file.display().to_string())?;
         let mut command = Command::new(terrace);
         command.arg("compare").arg(&file).args(["--machine", "vm", "--jobs", "1", "--force"]);
         command.args(["--rivals", &RIVALS.join(",")]).args(["--policies", &POLICIES.join(",")]);
@@ -178,23 +206,63 @@ fn measure(
         );
     }
     let rows: Vec<RunRow> = read(&out)?;
-    ensure!(rows.iter().any(|row| row.policy == ALL_FAST), "no run with all memory fast");
+    let cells = cells_of(&rows).with_context(|| out.display().to_string())?;
+    Ok(cells)
+}
+
+/// The cells of a comparison in the order of the systems. Refuses one whose slowdowns cannot be compared:
+/// with memory that was not all fast, or by different work.
+fn cells_of(rows: &[RunRow]) -> anyhow::Result<Vec<Cell>> {
+    let fast = rows.iter().find(|row| row.policy == ALL_FAST);
+    let share = fast.context("no run with all memory fast")?.program_hit_ratio;
+    let share = share.context("nothing is known of the misses with all memory fast")?;
+    ensure!(
+        share >= ALL_FAST_SHARE,
+        "with all memory fast {share:.3} of the misses were of fast memory; expected \
+         {ALL_FAST_SHARE} or more: give the machine more memory"
+    );
+    for row in rows {
+        let notes = row.notes.as_deref().unwrap_or_default();
+        ensure!(!notes.contains(NOT_FILLED), "under {}: {notes}", row.policy);
+    }
     let cell = |system: &&str| {
         let row = rows.iter().find(|row| row.policy == *system);
-        let row = row.with_context(|| format!("no run under {system} in {}", out.display()))?;
-        let [Some(slowdown), Some(fast_lines)] = [row.slowdown, row.reference_hit_ratio] else {
-            bail!("no slowdown of {system} in {}", out.display());
+        let row = row.with_context(|| format!("no run under {system}"))?;
+        let [Some(slowdown), Some(fast_misses)] = [row.slowdown, row.program_hit_ratio] else {
+            bail!("no slowdown under {system}");
         };
-        Ok(Cell { slowdown, fast_lines })
+        let instructions = row.slowdown_instructions.with_context(|| {
+            let of = row.slowdown_of.as_deref().unwrap_or("unknown work");
+            format!(
+                "the slowdown under {system} is of {of}; expected the same instructions: let \
+                 warm_up_periods be larger"
+            )
+        })?;
+        Ok(Cell { slowdown, instructions, fast_misses })
     };
-    RIVALS.iter().chain(&POLICIES).map(cell).collect()
+    let cells: Vec<Cell> =
+        RIVALS.iter().chain(&POLICIES).map(cell).collect::<anyhow::Result<_>>()?;
+    let compared = |cell: &Cell| cell.instructions;
+    let [least, most] = [cells.iter().map(compared).min(), cells.iter().map(compared).max()]
+        .map(|n| n.unwrap_or(0));
+    ensure!(
+        least == most,
+        "slowdowns are of {least} to {most} instructions; expected the same for all systems: let \
+         periods be more"
+    );
+    Ok(cells)
 }
 
 /// Makes the folder; refuses one with cells of another build.
 fn is_of_this_build(folder: &Path, terrace: &Path) -> anyhow::Result<()> {
     let hint = || format!("{}; make it with 'cargo build --release'", terrace.display());
     let output = Command::new(terrace).arg("--version").output().with_context(hint)?;
-    let this = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let mut this = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    for binary in BINARIES {
+        // What is not there is not used.
+        let Ok(bytes) = fs::read(terrace.with_file_name(binary)) else { continue };
+        write!(this, "; {binary} {:08x}", crc32fast::hash(&bytes))?;
+    }
     fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
     let note = folder.join("build");
     match fs::read_to_string(&note) {
@@ -222,4 +290,48 @@ fn names(examples: &Path) -> anyhow::Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(system: &str) -> RunRow {
+        RunRow {
+            policy: system.to_owned(),
+            slowdown: Some(1.1),
+            slowdown_of: Some("the same instructions".to_owned()),
+            slowdown_instructions: Some(80_000_000),
+            program_hit_ratio: Some(0.7),
+            ..RunRow::default()
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_refused() {
+        let mut rows: Vec<RunRow> =
+            RIVALS.iter().chain(&POLICIES).map(|system| row(system)).collect();
+        rows.push(RunRow { program_hit_ratio: Some(0.995), ..row(ALL_FAST) });
+        let cells = cells_of(&rows).unwrap();
+        assert_eq!((cells.len(), cells[0].instructions), (4, 80_000_000));
+        let refusal = |change: fn(&mut Vec<RunRow>)| {
+            let mut rows = rows.clone();
+            change(&mut rows);
+            cells_of(&rows).map(|cells| cells.len()).unwrap_err().to_string()
+        };
+        let text = refusal(|rows| rows[4].program_hit_ratio = Some(0.23));
+        assert!(text.contains("0.230 of the misses"), "{text}");
+        let text = refusal(|rows| rows[1].slowdown_instructions = Some(79_000_000));
+        assert!(text.contains("79000000 to 80000000 instructions"), "{text}");
+        let text = refusal(|rows| {
+            rows[3].slowdown_instructions = None;
+            rows[3].slowdown_of = Some("an instruction".to_owned());
+        });
+        assert!(text.contains("under terrace is of an instruction"), "{text}");
+        let text =
+            refusal(|rows| rows[4].notes = Some(format!("{NOT_FILLED}: node 0 gave 1 of 2")));
+        assert!(text.contains("under all-fast: ") && text.contains("node 0 gave 1"), "{text}");
+        let text = refusal(|rows| drop(rows.remove(0)));
+        assert!(text.contains("no run under nothing"), "{text}");
+    }
 }
