@@ -38,7 +38,7 @@ use crate::external;
 use crate::file::{Experiment, GroupSpec};
 use crate::full_node::{fill_up, with_note};
 use crate::kept_off::KeptOff;
-use crate::measured::Measured;
+use crate::measured::{Measured, WarmUpWork};
 use crate::page_tables::{self, TableCounts};
 use crate::private_folder::private_folder;
 use crate::rival;
@@ -460,6 +460,7 @@ fn under_policies(
     let migrated = migrated_pages();
     // For emulated machines whose accesses are counted; no effect elsewhere.
     mark(Mark::Period);
+    let work = WarmUpWork::begin(experiment);
     let Started { mut sessions, attach, counted } = start_groups(run, &host, events)?;
     let mut counts = TableCounts::new(&run.name, counted);
     let attached = host.attach(attach).map_err(InputError::new)?;
@@ -476,7 +477,7 @@ fn under_policies(
     let options =
         Options { cpu_clock: || Some(terrace_linux::costs::thread_cpu_ns()), ..Options::default() };
     let mut engine = Engine::new(groups, options);
-    let mut measured = Measured::of(experiment);
+    let mut measured = Measured::of(experiment, work);
     let warm_up_rounds = collector.warm_up_by_time();
     let (mut periods, mut died, mut unfilled) = (0, None, None);
     engine.run(&mut collector, || {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use terrace_core::{InputError, refuse};
 use terrace_linux::bystanders;
+use terrace_linux::cpu_times;
 use terrace_linux::kernel_threads::KernelThreads;
 use terrace_linux::roots::Roots;
 use terrace_linux::tiers::Topology;
@@ -14,6 +15,43 @@ use terrace_results::KernelThreadRow;
 use terrace_workloads::session::{Session, SessionError};
 
 use crate::file::Experiment;
+use crate::slowdown;
+
+/// A warm-up is no longer than its periods should take times this, however little the programs run.
+const LONGEST_WARM_UP: u32 = 2;
+
+/// The work of programs that have processors to themselves, from which they are measured: by the time
+/// that these processors spend in programs, as under a clock that counts an instruction a nanosecond.
+pub(crate) struct WarmUpWork {
+    roots: Roots,
+    cpus: Vec<u32>,
+    /// At the beginning.
+    before: Duration,
+    /// Time after which they are measured.
+    wanted: Duration,
+}
+
+impl WarmUpWork {
+    /// Begins now. `None` where systems are not compared over the same work, and on a kernel that does not
+    /// report it.
+    pub fn begin(experiment: &Experiment) -> Option<Self> {
+        Self::below(Roots::default(), experiment)
+    }
+
+    fn below(roots: Roots, experiment: &Experiment) -> Option<Self> {
+        let work = slowdown::work(experiment)?;
+        let before = cpu_times::in_programs(&roots, &work.processors).ok()?;
+        let wanted = Duration::from_nanos(work.from_instructions);
+        Some(WarmUpWork { roots, cpus: work.processors, before, wanted })
+    }
+
+    /// Whether less than a period is left, or it is not known. Linux samples these times, so that they
+    /// are off by a percent: programs that have done more than wanted could not be compared.
+    fn is_nearly_done(&self, period: Duration) -> bool {
+        let Ok(now) = cpu_times::in_programs(&self.roots, &self.cpus) else { return true };
+        now.saturating_sub(self.before) + period + self.wanted / 50 >= self.wanted
+    }
+}
 
 /// The measured part of a run. Threads are read outside of it, because reading takes time.
 pub(crate) struct Measured {
@@ -32,12 +70,13 @@ pub(crate) struct Measured {
     has_ended: bool,
     begin: Option<KernelThreads>,
     end: Option<KernelThreads>,
+    work: Option<WarmUpWork>,
 }
 
 impl Measured {
-    /// Begins at once, without a warm-up.
-    pub fn of(experiment: &Experiment) -> Self {
-        Self::below(Roots::default(), experiment)
+    /// Begins at once, without a warm-up. With one, the programs are to have done this work before.
+    pub fn of(experiment: &Experiment, work: Option<WarmUpWork>) -> Self {
+        Measured { work, ..Self::below(Roots::default(), experiment) }
     }
 
     fn below(roots: Roots, experiment: &Experiment) -> Self {
@@ -55,6 +94,7 @@ impl Measured {
             has_ended: false,
             begin: None,
             end: None,
+            work: None,
         };
         measured.begin = measured.threads();
         measured
@@ -77,10 +117,18 @@ impl Measured {
 
     /// Whether what is measured after a warm-up begins now: it does once the warm-up's periods should
     /// have taken their time. A tracker loses periods where memory changes; if each of them made
-    /// a warm-up longer, systems would be measured at different places of a program's work.
+    /// a warm-up longer, systems would be measured at different places of a program's work. Programs whose
+    /// work is known are given time until little of it is left: a virtual machine's clock stands still for
+    /// the rest, in which no tracker and no scanner acts.
     pub fn begins(&mut self) -> bool {
-        let is_over = self.since.elapsed() + self.period / 2 >= self.length(self.warm_up_periods);
-        self.begins = self.warm_up_periods > 0 && self.begun.is_none() && is_over;
+        if self.warm_up_periods == 0 || self.begun.is_some() {
+            self.begins = false;
+            return false;
+        }
+        let (now, length) =
+            (self.since.elapsed() + self.period / 2, self.length(self.warm_up_periods));
+        let has_worked = || self.work.as_ref().is_none_or(|work| work.is_nearly_done(self.period));
+        self.begins = now >= length && (now >= length * LONGEST_WARM_UP || has_worked());
         self.begins
     }
 
@@ -231,6 +279,47 @@ mod tests {
             assert_eq!(run(&mut measured, times_ms), (in_warm_up, in_warm_up + 2));
             measured.end().unwrap();
         }
+    }
+
+    #[test]
+    fn programs_whose_work_is_known_are_measured_once_little_of_it_is_left() {
+        let text = "name = \"e\"\nperiod_ms = 10000\nperiods = 22\nwarm_up_periods = 20\n[[groups]]\n\
+                    name = \"a\"\nfast_ratio = 0.5\ncpus = [1]\nworkload = { kind = \"command\", \
+                    command = [\"true\"] }\n";
+        let experiment = Experiment::parse(text, PathBuf::from(".")).unwrap();
+        let host = tempfile::tempdir().unwrap();
+        let put = |ms: u64| {
+            std::fs::create_dir_all(host.path().join("proc")).unwrap();
+            let text = format!("cpu 0 0 0\ncpu0 9 9 9\ncpu1 {} 0 77\n", 300 + ms / 10);
+            std::fs::write(host.path().join("proc/stat"), text).unwrap();
+        };
+        // It is in the program for so much of each period. 22 periods of work are measured behind.
+        let topology = Topology { tiers: Vec::new(), source: TierSource::Given };
+        for (ms, in_warm_up) in [(10_000, 21), (9000, 23), (7000, 30), (1000, 40)] {
+            put(0);
+            let work = WarmUpWork::below(Roots::below(host.path()), &experiment);
+            assert!(work.is_some());
+            let measured = Measured::below(Roots::below(host.path()), &experiment);
+            let mut measured = Measured { work, ..measured };
+            let mut over = 0;
+            while measured.begun.is_none() {
+                passes(&mut measured, Duration::from_secs(10));
+                over += 1;
+                put(over * ms);
+                measured.begins();
+                measured.between_periods(over, &topology, std::iter::empty()).unwrap();
+            }
+            assert_eq!(over, in_warm_up, "{ms} ms of a period");
+            assert!(!measured.begins());
+        }
+        // Not of programs that share processors, and not where the kernel does not report it.
+        let shared = experiment.clone();
+        let groups =
+            shared.groups.iter().map(|g| crate::file::GroupSpec { cpus: vec![], ..g.clone() });
+        let shared = Experiment { groups: groups.collect(), ..experiment.clone() };
+        assert!(WarmUpWork::below(Roots::below(host.path()), &shared).is_none());
+        std::fs::remove_file(host.path().join("proc/stat")).unwrap();
+        assert!(WarmUpWork::below(Roots::below(host.path()), &experiment).is_none());
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::file::Experiment;
 use crate::full_node::{fill_up, with_note};
 use crate::host::{fill, finish_sessions, kernel_release, options, start};
 use crate::kept_off::KeptOff;
-use crate::measured::Measured;
+use crate::measured::{Measured, WarmUpWork};
 use crate::rows::Rows;
 use crate::run::{Event, Events, Run, write_whole};
 
@@ -86,6 +86,7 @@ pub(crate) fn run(
     let (host, filled) = open(run, rival, stop, events)?;
     // For emulated machines whose accesses are counted; no effect elsewhere.
     mark(Mark::Period);
+    let work = WarmUpWork::begin(experiment);
     let mut sessions = Vec::new();
     let mut sources = Vec::new();
     for spec in &experiment.groups {
@@ -103,7 +104,7 @@ pub(crate) fn run(
     let alone = rows.len() == 1;
     // Since the programs began.
     let mut before = KernelMoves::default();
-    let mut measured = Measured::of(experiment);
+    let mut measured = Measured::of(experiment, work);
     let mut observed = Observed::default();
     let mut held_bytes = Vec::new();
     let at_once = experiment.warm_up_periods == 0 && experiment.fills_before();

@@ -34,6 +34,7 @@ pub mod cgroup_tree;
 pub mod collect;
 pub mod conflicts;
 pub mod costs;
+pub mod cpu_times;
 pub mod damon;
 mod damon_sampler;
 mod faults;
