@@ -173,9 +173,10 @@ pub struct Core {
     references: u64,
     queue_full_at: u64,
     stores: VecDeque<Finish>,
-    /// Arrival time of each line under way, or [`UNKNOWN`], and its request.
-    misses: Vec<u64>,
-    miss_of: Vec<(RequestId, Waits)>,
+    /// Arrival times of lines under way, where they are known, in their order.
+    misses: VecDeque<u64>,
+    /// The other lines under way: their requests, and what waits for them.
+    unknown: Vec<(RequestId, Waits)>,
     /// Loads and stores that have left their queues.
     loads_gone: u64,
     stores_gone: u64,
@@ -224,8 +225,8 @@ impl Core {
             references: 0,
             queue_full_at: u64::MAX,
             stores: VecDeque::with_capacity(config.store_buffer as usize),
-            misses: Vec::with_capacity(config.outstanding_misses as usize),
-            miss_of: Vec::with_capacity(config.outstanding_misses as usize),
+            misses: VecDeque::with_capacity(config.outstanding_misses as usize),
+            unknown: Vec::new(),
             loads_gone: 0,
             stores_gone: 0,
             walkers: vec![0; config.page_walkers as usize],
@@ -347,19 +348,13 @@ impl Core {
     /// A miss of the first level that could start at `at`; returns its start, delayed until a miss
     /// entry is free.
     pub fn start_miss(&mut self, at: Picoseconds) -> Picoseconds {
-        if self.misses.len() < self.outstanding {
+        if self.misses.len() + self.unknown.len() < self.outstanding {
             return at;
         }
-        let (mut first, mut time) = (0, UNKNOWN);
-        for (i, &miss) in self.misses.iter().enumerate() {
-            if miss < time {
-                (first, time) = (i, miss);
-            }
-        }
-        let start = at.max(Picoseconds(time));
+        // Some are known: [`Core::blocked`] waits where none is.
+        let first = self.misses.pop_front().unwrap_or(UNKNOWN);
+        let start = at.max(Picoseconds(first));
         self.counts.miss_queue_ps += (start - at).0;
-        self.misses.swap_remove(first);
-        self.miss_of.swap_remove(first);
         start
     }
 
@@ -428,9 +423,19 @@ impl Core {
     }
 
     fn take(&mut self, finish: Finish, waits: Waits) {
-        self.pending += usize::from(finish.is_unknown());
-        self.misses.push(finish.time);
-        self.miss_of.push((finish.id, waits));
+        if finish.is_unknown() {
+            self.pending += 1;
+            self.unknown.push((finish.id, waits));
+        } else {
+            self.add_miss(finish.time);
+        }
+    }
+
+    /// A line under way arrives at this time: mostly later than the others.
+    #[inline]
+    fn add_miss(&mut self, time: u64) {
+        let after = self.misses.iter().rposition(|&miss| miss <= time);
+        self.misses.insert(after.map_or(0, |n| n + 1), time);
     }
 
     /// A page walk that could start at `at`; returns its start, delayed until a walker is free.
@@ -455,16 +460,12 @@ impl Core {
     /// Passes the completion of a request that was pending. Completions are passed in the order of
     /// their times.
     pub fn resolve(&mut self, id: RequestId, done: Picoseconds) {
-        let misses = self.misses.iter_mut().zip(&self.miss_of);
-        let Some((miss, (_, waits))) =
-            misses.into_iter().find(|(m, w)| **m == UNKNOWN && w.0 == id)
-        else {
-            return;
-        };
-        *miss = done.0;
+        let Some(at) = self.unknown.iter().position(|(of, _)| *of == id) else { return };
+        let (_, waits) = self.unknown.swap_remove(at);
+        self.add_miss(done.0);
         self.pending -= 1;
         // A load or store with an unknown time has not left its queue.
-        match *waits {
+        match waits {
             Waits::Load(n) => {
                 self.loads[(n - self.loads_gone) as usize].finish.resolve(id, done);
             }

@@ -78,8 +78,14 @@ impl Server {
         if let Some(many) = &mut self.many {
             return in_one_of_many(many, at, time);
         }
-        let fits = |&(from, to): &(u64, u64)| at.max(from) + time <= to;
-        let gap = self.gaps.iter_mut().filter(|g| fits(g)).min_by_key(|g| g.0)?;
+        // Without branches, which could not be predicted.
+        let (mut first, mut earliest) = (GAPS, u64::MAX);
+        for (n, &(from, to)) in self.gaps.iter().enumerate() {
+            let from = if at.max(from) + time <= to { from } else { u64::MAX };
+            first = if from < earliest { n } else { first };
+            earliest = earliest.min(from);
+        }
+        let gap = self.gaps.get_mut(first)?;
         let start = at.max(gap.0);
         // The larger piece stays; the other is dropped, which only makes later transfers wait.
         let (before, after) = ((gap.0, start), (start + time, gap.1));
