@@ -38,9 +38,9 @@ fn experiment(workload: &str, page_size: &str, more: &str) -> Experiment {
     Experiment::parse(&text, ".".into()).unwrap()
 }
 
-/// A recording of two threads that read and write all over 4 MB, of which a part is unmapped and
+/// A recording of so many threads that read and write all over 4 MB, of which a part is unmapped and
 /// mapped again on the way.
-fn record(path: &Path) {
+fn record(path: &Path, threads: u64) {
     const START: u64 = 1 << 32;
     const BYTES: u64 = 4 << 20;
     let shape = CacheShape { size_bytes: 32 << 10, ways: 8 };
@@ -80,7 +80,7 @@ fn record(path: &Path) {
         }
         let address = START + random.below(BYTES / 8) * 8;
         let reference = Reference { address, size_log2: 3, store: n % 4 == 0 };
-        builder.reference((n % 2) as u32, 0, n * 3 + 3, reference).unwrap();
+        builder.reference((n % threads) as u32, 0, n * 3 + 3, reference).unwrap();
     }
     builder.finish(false).unwrap();
 }
@@ -94,14 +94,18 @@ fn bytes(passes: Passes, experiment: &Experiment, folder: &Path) -> (Profiled, V
 #[test]
 fn one_pass_gives_the_bytes_of_seven() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("made-up.tref");
-    record(&path);
-    let recording = format!("kind = \"recording\"\npath = \"{}\"", path.display());
+    let [one, two] = [1, 2].map(|threads| {
+        let path = folder.path().join(format!("made-up-{threads}.tref"));
+        record(&path, threads);
+        format!("kind = \"recording\"\npath = \"{}\"", path.display())
+    });
     let program = "kind = \"program\"\nname = \"stream\"\nfootprint_mib = 2\nthreads = 3\n\
                    options = { iterations = 1 }";
     let cases = [
-        experiment(&recording, "4K", "sparse = { pte = 8, pmd = 8 }"),
-        experiment(&recording, "2M", ""),
+        experiment(&one, "4K", "sparse = { pte = 8, pmd = 8 }"),
+        experiment(&one, "2M", "start_ms = 1"),
+        experiment(&two, "4K", "sparse = { pte = 8, pmd = 8 }"),
+        experiment(&two, "2M", ""),
         experiment(program, "4K", ""),
     ];
     for (number, experiment) in cases.iter().enumerate() {

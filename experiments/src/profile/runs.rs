@@ -1,11 +1,18 @@
 //! The runs of a profile: the same references with different parts of memory slow.
+//!
+//! Translations and caches of all but the scanned run are simulated once, where that is possible
+//! (`terrace_simulated::reference::can_lead`): for a program of one thread.
 
 use std::ops::ControlFlow;
 use std::sync::mpsc::channel;
 
 use anyhow::Context;
+use terrace_core::InputError;
 use terrace_recordings::mixed::MixedRun;
-use terrace_simulated::reference::{ReferenceMachine, ReferenceSource, Work, shared};
+use terrace_simulated::reference::{
+    Follower, ReferenceConfig, ReferenceMachine, ReferenceSource, TIERS, Work, can_lead, lead,
+    shared,
+};
 
 use crate::file::{Experiment, GroupSpec};
 use crate::reference::{self, Share};
@@ -37,9 +44,11 @@ pub(super) struct Stretch {
 }
 
 /// One run.
-struct Run {
-    machine: ReferenceMachine,
-    is_scanned: bool,
+enum Run {
+    /// A machine of its own, whose accessed bits are read at the end of each interval if `is_scanned`.
+    Alone { machine: ReferenceMachine, is_scanned: bool },
+    /// A machine that has translations and caches in common with others.
+    Following(Box<Follower>),
 }
 
 /// All runs of a profile.
@@ -55,40 +64,31 @@ impl Runs {
         group: &GroupSpec,
         passes: Passes,
     ) -> anyhow::Result<Self> {
-        let mixed = SLOW_PARTS.map(Share::LastSlow);
-        let mut shares = vec![Share::AllFast, Share::AllSlow];
-        shares.extend(mixed);
-        // A separate machine is scanned: scans cost time, which the others do not have.
-        shares.push(Share::AllFast);
+        let config = reference::roomy(reference::config(experiment)?);
         let source = || reference::source(experiment, group);
-        let sources = match passes {
-            Passes::One => shared(source()?, shares.len()),
-            Passes::Apart => shares.iter().map(|_| source()).collect::<Result<_, _>>()?,
+        let first = source()?;
+        let footprint_bytes = first.footprint_bytes();
+        let all_fast = reference::unmanaged(group, Share::AllFast);
+        let runs = match can_lead(&config, &all_fast, &*first) {
+            true => in_common(&config, group, passes, first, source)?,
+            false => apart(&config, group, passes, first, source)?,
         };
-        let footprint_bytes = sources.first().and_then(|s| s.footprint_bytes());
-        let last = shares.len() - 1;
-        let runs = shares.into_iter().zip(sources).enumerate();
-        let runs = runs.map(|(n, (share, source))| {
-            let machine = machine(experiment, group, share, source)?;
-            let is_scanned = n == last;
-            if is_scanned {
-                machine.count_pages();
-            }
-            Ok(Run { machine, is_scanned })
-        });
-        Ok(Runs { runs: runs.collect::<anyhow::Result<_>>()?, passes, footprint_bytes })
+        if let Some(Run::Alone { machine, .. }) = runs.last() {
+            machine.count_pages();
+        }
+        Ok(Runs { runs, passes, footprint_bytes })
     }
 
     /// Runs everything to its end and passes `take` one interval after the other.
     pub(super) fn each_interval(
-        self,
+        mut self,
         references: u64,
         mut take: impl FnMut(Stretch) -> anyhow::Result<ControlFlow<()>>,
     ) -> anyhow::Result<()> {
         match self.passes {
             Passes::One => side_by_side(self.runs, references, take),
             Passes::Apart => loop {
-                let all = self.runs.iter().map(|run| run.next(references)).collect();
+                let all = self.runs.iter_mut().map(|run| run.next(references)).collect();
                 if take(stretch(all)?)?.is_break() {
                     return Ok(());
                 }
@@ -107,7 +107,7 @@ fn side_by_side(
     std::thread::scope(|scope| {
         let results: Vec<_> = runs
             .into_iter()
-            .map(|run| {
+            .map(|mut run| {
                 let (sender, receiver) = channel();
                 scope.spawn(move || {
                     loop {
@@ -134,13 +134,25 @@ fn side_by_side(
 
 impl Run {
     /// The next interval, and the share of its reads that were slow.
-    fn next(&self, references: u64) -> anyhow::Result<(Work, u64)> {
-        let before = self.machine.counts(0).reads;
-        let work = self.machine.run_references(0, references, self.is_scanned)?;
-        let after = self.machine.counts(0).reads;
+    fn next(&mut self, references: u64) -> anyhow::Result<(Work, u64)> {
+        let before = self.reads();
+        let work = match self {
+            Run::Alone { machine, is_scanned } => {
+                machine.run_references(0, references, *is_scanned)?
+            }
+            Run::Following(machine) => machine.run_references(references)?,
+        };
+        let after = self.reads();
         let read = |tier: usize| after[tier] - before[tier];
         let all: u64 = (0..after.len()).map(read).sum();
         Ok((work, (all - read(0)) * 1_000_000 / all.max(1)))
+    }
+
+    fn reads(&self) -> [u64; TIERS] {
+        match self {
+            Run::Alone { machine, .. } => machine.counts(0).reads,
+            Run::Following(machine) => machine.reads(),
+        }
     }
 }
 
@@ -157,15 +169,75 @@ fn stretch(all: anyhow::Result<Vec<(Work, u64)>>) -> anyhow::Result<Stretch> {
     Ok(Stretch { fast, slow, mixed, scanned: next()?.0 })
 }
 
+/// Fast memory of each run but the scanned one, in their order.
+fn shares() -> Vec<Share> {
+    let mut shares = vec![Share::AllFast, Share::AllSlow];
+    shares.extend(SLOW_PARTS.map(Share::LastSlow));
+    shares
+}
+
+/// All runs, each on a machine of its own. The scanned one is the last.
+fn apart(
+    config: &ReferenceConfig,
+    group: &GroupSpec,
+    passes: Passes,
+    first: Box<dyn ReferenceSource>,
+    source: impl Fn() -> Result<Box<dyn ReferenceSource>, InputError>,
+) -> anyhow::Result<Vec<Run>> {
+    let mut shares = shares();
+    // A separate machine is scanned: scans cost time, which the others do not have.
+    shares.push(Share::AllFast);
+    let sources = match passes {
+        Passes::One => shared(first, shares.len()),
+        Passes::Apart => shares.iter().map(|_| source()).collect::<Result<_, _>>()?,
+    };
+    let last = shares.len() - 1;
+    let runs = shares.into_iter().zip(sources).enumerate();
+    runs.map(|(n, (share, source))| alone(config, group, share, source, n == last)).collect()
+}
+
+/// All runs, of which all but the scanned one, which is the last, follow a leader.
+fn in_common(
+    config: &ReferenceConfig,
+    group: &GroupSpec,
+    passes: Passes,
+    first: Box<dyn ReferenceSource>,
+    source: impl Fn() -> Result<Box<dyn ReferenceSource>, InputError>,
+) -> anyhow::Result<Vec<Run>> {
+    let group_of = |share| reference::unmanaged(group, share);
+    let led = |shares: &[Share], source| {
+        let groups = shares.iter().map(|share| group_of(*share)).collect();
+        lead(config, &group_of(Share::AllFast), groups, source)
+    };
+    let shares = shares();
+    let (followers, of_scanned) = match passes {
+        Passes::One => {
+            let mut sources = shared(first, 2);
+            let (of_scanned, of_leader) = (sources.pop(), sources.pop());
+            let of_leader = of_leader.context("a source for two")?;
+            (led(&shares, of_leader)?, of_scanned.context("a source for two")?)
+        }
+        Passes::Apart => {
+            let mut followers = Vec::new();
+            for share in shares {
+                followers.extend(led(&[share], source()?)?);
+            }
+            (followers, first)
+        }
+    };
+    let followers = followers.into_iter().map(|f| Ok(Run::Following(Box::new(f))));
+    followers.chain([alone(config, group, Share::AllFast, of_scanned, true)]).collect()
+}
+
 /// A machine on which a part of the program's memory is slow.
-fn machine(
-    experiment: &Experiment,
+fn alone(
+    config: &ReferenceConfig,
     group: &GroupSpec,
     share: Share,
     source: Box<dyn ReferenceSource>,
-) -> anyhow::Result<ReferenceMachine> {
-    let config = reference::roomy(reference::config(experiment)?);
-    let machine = ReferenceMachine::new(config)?;
+    is_scanned: bool,
+) -> anyhow::Result<Run> {
+    let machine = ReferenceMachine::new(config.clone())?;
     let _interfaces = machine.add_group(reference::unmanaged(group, share), source)?;
-    Ok(machine)
+    Ok(Run::Alone { machine, is_scanned })
 }

@@ -7,7 +7,8 @@
 //! or a few references of each in turn.
 //!
 //! Translation and caches change at once, in the order in which references are made; only the times
-//! are those of an out-of-order core.
+//! are those of an out-of-order core. So they are a part of their own ([`front`]), which nodes that
+//! differ in their memories alone can have in common ([`trace`]).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,7 @@ use crate::error::{ConfigError, check_range};
 use crate::request::{Completion, Request, RequestId, When};
 use crate::tlb::{Lookup, Tlbs, TlbsConfig};
 use crate::units::Picoseconds;
-use crate::walker::{Fault, PageTable, WalkMemory, Walker, WalkerConfig};
+use crate::walker::{Fault, PageTable, Walker, WalkerConfig};
 
 /// The processor of one machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -105,32 +106,65 @@ struct Latencies {
     l2_tlb: Picoseconds,
 }
 
-/// The processor of one machine.
+/// The processor of one machine, with translations and caches of its own or as they were elsewhere.
 #[derive(Debug, Clone)]
-pub struct Node {
+pub struct Node<F = Hardware> {
     cores: Vec<Core>,
-    tlbs: Vec<Tlbs>,
-    walkers: Vec<Walker>,
-    caches: CacheHierarchy,
+    front: F,
     numbers: Numbers,
     latencies: Latencies,
-    walks_enter: Entry,
     line_bits: u32,
-    prefetchers: Option<Prefetchers>,
-}
-
-/// The prefetchers of all cores.
-#[derive(Debug, Clone)]
-struct Prefetchers {
-    streams: Vec<Streams>,
-    arrivals: Arrivals,
+    /// When prefetched lines arrive, where there are prefetchers.
+    arrivals: Option<Arrivals>,
 }
 
 impl Node {
     /// A processor at time 0 with nothing cached.
     pub fn new(config: &NodeConfig) -> Result<Self, ConfigError> {
         check_range("node", "cores", u64::from(config.cores), 1..=4096)?;
-        let n = config.cores as usize;
+        Node::with_front(config, Hardware::new(config)?)
+    }
+
+    /// The TLBs of a core, read-only.
+    pub fn tlbs(&self, core: usize) -> &Tlbs {
+        &self.front.tlbs[core]
+    }
+
+    /// The walker of a core, read-only.
+    pub fn walker(&self, core: usize) -> &Walker {
+        &self.front.walkers[core]
+    }
+
+    /// The caches.
+    pub fn caches(&self) -> &CacheHierarchy {
+        &self.front.caches
+    }
+
+    /// The caches, mutable: to remove lines.
+    pub fn caches_mut(&mut self) -> &mut CacheHierarchy {
+        &mut self.front.caches
+    }
+
+    /// `invlpg` of an address on a core. Also drops all its paging-structure entries.
+    pub fn invalidate_page(&mut self, core: usize, address: VirtualAddress) {
+        self.front.tlbs[core].invalidate(address);
+        self.front.walkers[core].flush();
+    }
+
+    /// Drops every translation of a range on a core, like a series of `invlpg`.
+    pub fn invalidate_range(&mut self, core: usize, start: VirtualAddress, size_bytes: u64) {
+        self.front.invalidate_range(core, start, size_bytes);
+    }
+
+    /// Drops all translations of a core (a write to `cr3`).
+    pub fn flush_translations(&mut self, core: usize) {
+        self.front.flush_translations(core);
+    }
+}
+
+impl<F: Front> Node<F> {
+    /// A processor at time 0 whose translations and caches are these.
+    pub fn with_front(config: &NodeConfig, front: F) -> Result<Self, ConfigError> {
         let core = Core::new(&config.core)?;
         let c = &config.caches;
         let latencies = Latencies {
@@ -139,23 +173,24 @@ impl Node {
             llc: core.cycles(c.llc.latency_cycles),
             l2_tlb: core.cycles(config.tlbs.l2_cycles),
         };
-        let caches = CacheHierarchy::new(c, n).map_err(|e| e.within("caches"))?;
-        let prefetchers = config.prefetcher.as_ref().map(|prefetcher| {
-            prefetcher.check(c)?;
-            let streams = vec![Streams::new(prefetcher, caches.line_bits()); n];
-            Ok(Prefetchers { streams, arrivals: Arrivals::new() })
-        });
         Ok(Node {
-            cores: vec![core; n],
-            tlbs: vec![Tlbs::new(&config.tlbs)?; n],
-            walkers: vec![Walker::new(&config.walker)?; n],
-            line_bits: caches.line_bits(),
-            caches,
+            cores: vec![core; config.cores as usize],
+            line_bits: front.line_bits(),
+            front,
             numbers: Numbers::default(),
             latencies,
-            walks_enter: config.walks_enter,
-            prefetchers: prefetchers.transpose()?,
+            arrivals: config.prefetcher.is_some().then(Arrivals::new),
         })
+    }
+
+    /// Its translations and caches.
+    pub fn front(&self) -> &F {
+        &self.front
+    }
+
+    /// Its translations and caches, mutable.
+    pub fn front_mut(&mut self) -> &mut F {
+        &mut self.front
     }
 
     /// One core.
@@ -173,44 +208,6 @@ impl Node {
         self.cores.len()
     }
 
-    /// The TLBs of a core, read-only.
-    pub fn tlbs(&self, core: usize) -> &Tlbs {
-        &self.tlbs[core]
-    }
-
-    /// The walker of a core, read-only.
-    pub fn walker(&self, core: usize) -> &Walker {
-        &self.walkers[core]
-    }
-
-    /// The caches.
-    pub fn caches(&self) -> &CacheHierarchy {
-        &self.caches
-    }
-
-    /// The caches, mutable: to remove lines.
-    pub fn caches_mut(&mut self) -> &mut CacheHierarchy {
-        &mut self.caches
-    }
-
-    /// `invlpg` of an address on a core. Also drops all its paging-structure entries.
-    pub fn invalidate_page(&mut self, core: usize, address: VirtualAddress) {
-        self.tlbs[core].invalidate(address);
-        self.walkers[core].flush();
-    }
-
-    /// Drops every translation of a range on a core, like a series of `invlpg`.
-    pub fn invalidate_range(&mut self, core: usize, start: VirtualAddress, size_bytes: u64) {
-        self.tlbs[core].invalidate_range(start, size_bytes);
-        self.walkers[core].flush();
-    }
-
-    /// Drops all translations of a core (a write to `cr3`).
-    pub fn flush_translations(&mut self, core: usize) {
-        self.tlbs[core].flush();
-        self.walkers[core].flush();
-    }
-
     /// One reference of one core. Returns the level that served it (the farther one of two lines).
     ///
     /// After a fault only the walk has happened: let the operating system map the page, let time
@@ -223,6 +220,7 @@ impl Node {
         table: &mut impl PageTable,
         memory: &mut impl MemoryPort,
     ) -> Result<Level, Fault> {
+        self.front.begin();
         self.cores[core].step(reference.instructions);
         self.unblock(core, reference.dependence, memory);
         let at = self.cores[core].issue_time(reference.dependence);
@@ -230,17 +228,17 @@ impl Node {
         let last = address.0 + u64::from(reference.size.max(1) - 1);
         // The most common case first and alone: one line, found in the first level of everything.
         if (address.0 ^ last) >> self.line_bits == 0
-            && let Some(physical) = self.tlbs[core].lookup_first_level(address, write)
+            && let Some(physical) = self.front.lookup_first_level(Wanted { core, address, write })
         {
             let line = physical.line(self.line_bits);
-            let l1 = self.caches.access_first_level(core, line, write);
+            let l1 = self.front.access_first_level(core, line, write);
             if l1.is_hit() {
                 if !write {
                     self.cores[core].load_hit(at + self.latencies.l1);
                 }
                 return Ok(Level::L1);
             }
-            let level = self.caches.access_farther(core, line, l1);
+            let level = self.front.access_farther(core, line, l1);
             self.miss(core, Translated { physical, at, walked: false }, write, level, memory);
             return Ok(level);
         }
@@ -297,16 +295,19 @@ impl Node {
     ) -> Result<Level, Fault> {
         let (address, write) = (reference.address, reference.kind.is_write());
         if (address.0 ^ last.0) >> self.line_bits == 0 {
-            let lookup = self.tlbs[core].lookup_farther(address, write);
-            let translated = self.translate(core, lookup, address, write, at, table, memory)?;
+            let page = Wanted { core, address, write };
+            let lookup = self.front.lookup_farther(page);
+            let translated = self.translate(page, lookup, at, table, memory)?;
             return Ok(self.line(core, translated, write, memory));
         }
         // Two lines, perhaps of two pages. Both are translated before either is used, so that a
         // fault leaves nothing half done.
-        let lookup = self.tlbs[core].lookup(address, write);
-        let first = self.translate(core, lookup, address, write, at, table, memory)?;
-        let lookup = self.tlbs[core].lookup(last, write);
-        let second = self.translate(core, lookup, last, write, at, table, memory)?;
+        let page = Wanted { core, address, write };
+        let lookup = self.front.lookup(page);
+        let first = self.translate(page, lookup, at, table, memory)?;
+        let page = Wanted { address: last, ..page };
+        let lookup = self.front.lookup(page);
+        let second = self.translate(page, lookup, at, table, memory)?;
         let level = self.line(core, first, write, memory);
         self.unblock(core, reference.dependence, memory);
         Ok(level.max(self.line(core, second, write, memory)))
@@ -332,14 +333,11 @@ impl Node {
     }
 
     /// Turns a lookup into a translation, by a walk if needed.
-    #[expect(clippy::too_many_arguments, reason = "they are what a reference consists of")]
     #[inline(always)]
     fn translate(
         &mut self,
-        core: usize,
+        page: Wanted,
         lookup: Lookup,
-        address: VirtualAddress,
-        write: bool,
         at: Picoseconds,
         table: &mut impl PageTable,
         memory: &mut impl MemoryPort,
@@ -352,31 +350,27 @@ impl Node {
             }
             Lookup::Miss | Lookup::Clean => at + self.latencies.l2_tlb,
         };
-        let start = self.cores[core].start_walk(at);
-        let mut port = WalkPort {
-            cores: &mut self.cores,
-            caches: &mut self.caches,
-            numbers: &mut self.numbers,
-            memory,
-            latencies: self.latencies,
-            enter: self.walks_enter,
-            line_bits: self.line_bits,
-            core,
-        };
-        let result = self.walkers[core].walk(start, address, write, &*table, &mut port);
-        self.cores[core].end_walk(match &result {
-            Ok(walk) => walk.done,
+        let start = self.cores[page.core].start_walk(at);
+        let (cores, numbers) = (&mut self.cores, &mut self.numbers);
+        let (latencies, line_bits) = (self.latencies, self.line_bits);
+        let walked = self.front.walk(page, lookup, start, table, |now, level, line, evicted| {
+            write_back(evicted, line_bits, now, numbers, memory);
+            match level {
+                Level::L1 => now + latencies.l1,
+                Level::L2 => now + latencies.l2,
+                Level::Llc => now + latencies.llc,
+                Level::Memory => {
+                    let (at, address) = (now + latencies.llc, line.first_byte(line_bits));
+                    walk_memory(at, address, cores, numbers, memory)
+                }
+            }
+        });
+        self.cores[page.core].end_walk(match &walked {
+            Ok((done, _)) => *done,
             Err(fault) => fault.done,
         });
-        let walk = result?;
-        if walk.set_accessed || walk.set_dirty {
-            table.set_bits(address, walk.set_dirty);
-        }
-        let leaf = walk.leaf;
-        self.tlbs[core].fill(lookup, address, leaf.size, leaf.frame, write || leaf.dirty);
-        let offset = address.0 & (leaf.size.bytes() - 1);
-        let physical = PhysicalAddress(leaf.frame.0 | offset);
-        Ok(Translated { physical, at: walk.done, walked: true })
+        let (done, physical) = walked?;
+        Ok(Translated { physical, at: done, walked: true })
     }
 
     /// One line in the caches and, if they do not have it, in memory.
@@ -389,7 +383,7 @@ impl Node {
         memory: &mut impl MemoryPort,
     ) -> Level {
         let line = translated.physical.line(self.line_bits);
-        let level = self.caches.access(core, line, write);
+        let level = self.front.access(core, line, write);
         if level != Level::L1 {
             self.miss(core, translated, write, level, memory);
         } else if translated.walked {
@@ -413,7 +407,7 @@ impl Node {
         memory: &mut impl MemoryPort,
     ) {
         let Translated { physical, mut at, walked } = translated;
-        write_back(&self.caches, at, &mut self.numbers, memory);
+        write_back(self.front.writebacks(), self.line_bits, at, &mut self.numbers, memory);
         if write {
             if walked {
                 self.cores[core].late_store(at);
@@ -436,7 +430,7 @@ impl Node {
                 (done, memory_cause(memory))
             }
         };
-        if self.prefetchers.is_some() {
+        if self.arrivals.is_some() {
             self.prefetch(core, line, start + self.latencies.llc, memory);
         }
         if write {
@@ -451,8 +445,7 @@ impl Node {
     /// that was prefetched may still be under way.
     #[inline]
     fn cached(&self, line: LineAddress, done: Picoseconds, cause: Cause) -> (When, Cause) {
-        let arrivals = self.prefetchers.as_ref().map(|prefetchers| &prefetchers.arrivals);
-        match arrivals.and_then(|arrivals| arrivals.after(line, done)) {
+        match self.arrivals.as_ref().and_then(|arrivals| arrivals.after(line, done)) {
             Some((arrival, memory)) => (When::At(arrival), memory_cause(memory)),
             None => (When::At(done), cause),
         }
@@ -468,19 +461,17 @@ impl Node {
         at: Picoseconds,
         memory: &mut impl MemoryPort,
     ) {
-        let Some(prefetchers) = &mut self.prefetchers else { return };
-        for line in prefetchers.streams[core].train(line) {
-            if self.caches.prefetch_line(core, line) != Level::Memory {
-                continue;
-            }
-            write_back(&self.caches, at, &mut self.numbers, memory);
-            let id = self.numbers.next(NOBODY);
-            let address = line.first_byte(self.line_bits);
+        let Some(arrivals) = &mut self.arrivals else { return };
+        let (numbers, line_bits) = (&mut self.numbers, self.line_bits);
+        self.front.prefetch(core, line, |line, evicted| {
+            write_back(evicted, line_bits, at, numbers, memory);
+            let id = numbers.next(NOBODY);
+            let address = line.first_byte(line_bits);
             let (done, from) = memory.submit(at, Request { id, address, kind: Kind::Read });
             if let When::At(done) = done {
-                prefetchers.arrivals.add(line, done, from);
+                arrivals.add(line, done, from);
             }
-        }
+        });
     }
 }
 
@@ -511,68 +502,44 @@ fn resolve(cores: &mut [Core], completion: Completion) {
 /// Dirty lines go to memory; no core waits for them.
 #[inline]
 fn write_back(
-    caches: &CacheHierarchy,
+    lines: &[LineAddress],
+    line_bits: u32,
     at: Picoseconds,
     numbers: &mut Numbers,
     memory: &mut impl MemoryPort,
 ) {
-    for line in caches.writebacks() {
-        let address = line.first_byte(caches.line_bits());
+    for line in lines {
+        let address = line.first_byte(line_bits);
         memory.submit(at, Request { id: numbers.next(NOBODY), address, kind: Kind::Write });
     }
 }
 
-/// A walk's path through the caches.
-struct WalkPort<'a, M> {
-    cores: &'a mut [Core],
-    caches: &'a mut CacheHierarchy,
-    numbers: &'a mut Numbers,
-    memory: &'a mut M,
-    latencies: Latencies,
-    enter: Entry,
-    line_bits: u32,
-    core: usize,
-}
-
-impl<M: MemoryPort> WalkMemory for WalkPort<'_, M> {
-    fn walk_access(
-        &mut self,
-        now: Picoseconds,
-        _level: usize,
-        entry: PhysicalAddress,
-        write: bool,
-    ) -> Picoseconds {
-        let line = entry.line(self.line_bits);
-        let level = self.caches.access_from(self.enter, self.core, line, write);
-        if level == Level::L1 {
-            return now + self.latencies.l1;
-        }
-        write_back(self.caches, now, self.numbers, self.memory);
-        match level {
-            Level::L1 => now + self.latencies.l1,
-            Level::L2 => now + self.latencies.l2,
-            Level::Llc => now + self.latencies.llc,
-            Level::Memory => {
-                let id = self.numbers.next(NOBODY);
-                let address = line.first_byte(self.line_bits);
-                let request = Request { id, address, kind: Kind::Read };
-                match self.memory.submit(now + self.latencies.llc, request).0 {
-                    When::At(done) => done,
-                    When::Pending(id) => loop {
-                        let completion = await_completion(self.cores, self.memory);
-                        if completion.id == id {
-                            break completion.done;
-                        }
-                    },
-                }
+/// Reads an entry of a page table from memory, and waits for it. Returns when it is there.
+fn walk_memory(
+    at: Picoseconds,
+    address: PhysicalAddress,
+    cores: &mut [Core],
+    numbers: &mut Numbers,
+    memory: &mut impl MemoryPort,
+) -> Picoseconds {
+    let id = numbers.next(NOBODY);
+    match memory.submit(at, Request { id, address, kind: Kind::Read }).0 {
+        When::At(done) => done,
+        When::Pending(id) => loop {
+            let completion = await_completion(cores, memory);
+            if completion.id == id {
+                break completion.done;
             }
-        }
+        },
     }
 }
 
+pub mod front;
 mod streams;
+pub mod trace;
 mod warm;
 
+use front::{Front, Hardware, Wanted};
 pub use streams::StreamPrefetcherConfig;
 use streams::{Arrivals, Streams};
 

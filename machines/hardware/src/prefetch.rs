@@ -6,7 +6,7 @@
 //! sets that the entry's line and the data's line may be in; the sets that take the evicted lines.
 
 use crate::address::{LineAddress, VirtualAddress};
-use crate::node::Node;
+use crate::cache::hierarchy::CacheHierarchy;
 use crate::walker::{PageTable, PrefetchEntry};
 
 /// References from one step to the next. A step's data takes some 50 to 100 ns, a reference without
@@ -45,7 +45,7 @@ impl Prefetcher {
         &mut self,
         n: usize,
         next: Option<(usize, VirtualAddress)>,
-        node: &Node,
+        caches: &CacheHierarchy,
         table: &impl PageTable,
     ) {
         let first = &mut self.coming[(n + AHEAD) % RING];
@@ -57,7 +57,6 @@ impl Prefetcher {
         };
         let second = &mut self.coming[(n + 2 * STEP) % RING];
         if let Some(entry) = second.entry {
-            let caches = node.caches();
             let bits = caches.line_bits();
             caches.prefetch(second.core, entry.entry.line(bits));
             if let Some(physical) = table.prefetched(entry, second.address) {
@@ -68,7 +67,7 @@ impl Prefetcher {
         }
         let third = &mut self.coming[(n + STEP) % RING];
         if let Some(line) = third.line {
-            node.caches().prefetch_victims(third.core, line);
+            caches.prefetch_victims(third.core, line);
         }
     }
 }

@@ -29,7 +29,9 @@ pub struct Access {
 }
 
 impl Access {
-    const HIT: Access = Access { hit: true, victim: NONE };
+    pub(crate) const HIT: Access = Access { hit: true, victim: NONE };
+    /// A miss that evicted nothing.
+    pub(crate) const MISS: Access = Access { hit: false, victim: NONE };
 
     /// Whether the line was present.
     #[inline]

@@ -194,6 +194,63 @@ fn a_warm_reference_leaves_everything_as_a_timed_one() {
     }
 }
 
+#[test]
+fn a_node_that_reads_a_trace_is_the_one_that_wrote_it_and_takes_time() {
+    use super::trace::{Reader, Trace, Writer};
+    use crate::random::Random;
+    for (name, size, prefetches) in [
+        ("server-ddr5-cxl", PageSize::Base, false),
+        ("server-ddr5-cxl", PageSize::Huge, true),
+        ("granularity-amd-a10-6800k", PageSize::Base, false),
+        ("nimble-xeon-e5-2650v3", PageSize::Base, true),
+    ] {
+        let mut config = presets::by_name(name).unwrap();
+        config.node.prefetcher = prefetches.then(StreamPrefetcherConfig::default);
+        let mut timed = machine_of(&config, 0, 1, size);
+        let mut written = machine_of(&config, 0, 1, size);
+        let mut read = machine_of(&config, 0, 1, size);
+        let writer = Writer::new(Hardware::new(&config.node).unwrap());
+        let mut writing = Node::with_front(&config.node, writer).unwrap();
+        let reader = Reader::new(timed.node.line_bits);
+        let mut reading = Node::with_front(&config.node, reader).unwrap();
+        let mut random = Random::new(5);
+        for part in 0..50 {
+            let references: Vec<Reference> = (0..2_000)
+                .map(|n| {
+                    let far = if n % 4 == 0 { 1 << 29 } else { 1 << 15 };
+                    Reference {
+                        address: VirtualAddress(random.below(far) + random.below(8)),
+                        size: 8,
+                        kind: if random.below(3) == 0 { Kind::Write } else { Kind::Read },
+                        instructions: 3,
+                        dependence: match random.below(4) {
+                            0 => Dependence::PreviousLoad,
+                            _ => Dependence::None,
+                        },
+                    }
+                })
+                .collect();
+            for reference in &references {
+                writing.warm(0, reference, &mut written.table).unwrap();
+            }
+            let trace = writing.front_mut().take();
+            assert_ne!(trace, Trace::default());
+            reading.front_mut().read(std::sync::Arc::new(trace));
+            for reference in &references {
+                let level = timed.node.reference(0, reference, &mut timed.table, &mut timed.memory);
+                let got = reading.reference(0, reference, &mut read.table, &mut read.memory);
+                assert_eq!(got.unwrap(), level.unwrap(), "{name}");
+            }
+            assert_eq!(reading.core(0).now(), timed.node.core(0).now(), "{name}, part {part}");
+        }
+        assert_eq!(reading.core(0).counts(), timed.node.core(0).counts(), "{name}");
+        assert!(timed.memory.counts(0).reads > 1000 && timed.memory.counts(1).reads > 0, "{name}");
+        for tier in 0..2 {
+            assert_eq!(read.memory.counts(tier), timed.memory.counts(tier), "{name}");
+        }
+    }
+}
+
 /// A server whose cores read 8 lines ahead on 16 streams, or do not.
 fn prefetching(yes: bool, data: usize) -> Machine {
     let mut config = presets::by_name("server-ddr5-cxl").unwrap();

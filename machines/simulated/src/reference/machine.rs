@@ -7,16 +7,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use terrace_core::interfaces::MachineError;
-use terrace_core::page::{Layout, PageSize, SpaceId, VirtualRange};
-use terrace_core::policy::Allocation;
+use terrace_core::page::{PageSize, SpaceId, VirtualRange};
 use terrace_hardware::node::Node;
 use terrace_hardware::tier::memory::TieredMemory;
 use terrace_hardware::units::Picoseconds;
 use terrace_hardware::walker::Fault;
-use terrace_os::config::{DataPolicy, NodeMemory, Tier};
 use terrace_os::fault::{FaultKind, FaultOutcome};
 use terrace_os::moves::MoveId;
-use terrace_os::{Os, OsError, ProcessSpec, Unmapped};
+use terrace_os::{Os, OsError, Unmapped};
 
 use super::config::{ReferenceConfig, ReferenceGroup};
 use super::copy::{Copier, Rates};
@@ -26,6 +24,7 @@ use super::meter::{Progress, ReadMeter};
 use super::port::{FrameReads, Port};
 use super::program::{Phase, Program, Stop};
 use super::source::{ReferenceSource, Silent, Step};
+use super::system;
 use terrace_core::sample_picker::SamplePicker;
 
 /// A machine at trace fidelity. Clones share its state.
@@ -78,26 +77,8 @@ impl ReferenceMachine {
             ));
         }
         let memory = TieredMemory::new(&config.hardware.tiers).map_err(machine_error)?;
-        let nodes: Vec<NodeMemory> = config
-            .hardware
-            .tiers
-            .iter()
-            .enumerate()
-            .map(|(n, tier)| NodeMemory {
-                tier: Tier(n as u8),
-                start: memory.start(n),
-                capacity_bytes: tier.capacity.0,
-            })
-            .collect();
-        let (levels, walked) = (config.os.levels, config.hardware.node.walker.levels);
-        if levels != walked {
-            return Err(MachineError(format!(
-                "os.levels is {levels} and the walker's levels is {walked}, expected the same: page \
-                 tables have one number of levels"
-            )));
-        }
         let node = Node::new(&config.hardware.node).map_err(machine_error)?;
-        let os = Os::new(&config.os, &nodes).map_err(machine_error)?;
+        let os = system::new(&config, &memory)?;
         let cores = node.cores();
         let line_bytes = 1 << node.caches().line_bits();
         let outstanding = config.hardware.node.core.outstanding_misses;
@@ -159,22 +140,9 @@ impl ReferenceMachine {
             // wait for what another asked for at a later time.
             state.memory = state.memory.clone().far_out_of_order();
         }
-        let fast_limit_bytes = source.footprint_bytes().map(|bytes| {
-            let pages = bytes.div_ceil(group.page_size.bytes());
-            let layout = Layout::contiguous(group.page_size, pages);
-            (group.fast_budget)(&layout) * group.page_size.bytes()
-        });
-        let space = state
-            .os
-            .create_process(ProcessSpec {
-                data: match group.allocation {
-                    Allocation::FastFirst => DataPolicy::FastFirst,
-                    Allocation::Interleave => DataPolicy::Interleave,
-                },
-                fast_limit_bytes,
-                tables: group.tables,
-            })
-            .map_err(|e| MachineError(format!("group '{}': {e}", group.name)))?;
+        let footprint_bytes = source.footprint_bytes();
+        let (space, fast_limit_bytes) =
+            system::create_process(&mut state.os, &group, footprint_bytes)?;
         let at = |ns: u64| Picoseconds::from_ns(ns);
         let (start, stop) = (at(group.start_ns), group.stop_ns.map(at));
         let name = group.name.clone();
@@ -513,17 +481,8 @@ impl State {
             true => slow.map(|n| self.os.free_bytes(terrace_os::Node(n as u8))).sum(),
             false => 0,
         };
-        let mut outcome = self.os.fault(space, fault);
-        if let Err(OsError::Segfault { .. }) = outcome {
-            // Memory that the source does not report: the stack above its first page, a mapping
-            // that was made before the recording began.
-            self.programs[number].unmapped_accesses += 1;
-            let page = fault.address.0 & !0xfff;
-            outcome = self
-                .os
-                .map(space, page, PageSize::Base.bytes(), false)
-                .and_then(|()| self.os.fault(space, fault));
-        }
+        let (outcome, was_unmapped) = system::serve(&mut self.os, space, fault);
+        self.programs[number].unmapped_accesses += u64::from(was_unmapped);
         match outcome {
             Ok(outcome) => {
                 self.faulted(number, core, fault, &outcome);
@@ -541,11 +500,7 @@ impl State {
     }
 
     fn faulted(&mut self, number: usize, core: usize, fault: &Fault, outcome: &FaultOutcome) {
-        // Clearing goes through the caches: lines are written back to memory later, or never.
-        let bytes: u64 = outcome.zeroed.iter().map(|z| z.bytes).sum();
-        let rate = self.os.costs().zero_gb_per_s.max(1e-3);
-        let clearing = Picoseconds((bytes as f64 * 1000.0 / rate) as u64);
-        let resumed = fault.done + outcome.cost + clearing;
+        let resumed = fault.done + system::time_of(&self.os, outcome);
         self.node.core_mut(core).wait_until(resumed);
         let counts = &mut self.programs[number].counts;
         counts.faults += 1;

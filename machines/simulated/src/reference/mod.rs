@@ -15,6 +15,9 @@
 //! - `copy`: threads that copy pages;
 //! - `port`: the path to memory, with counts;
 //! - `meter`: counters and samples of a program;
+//! - `leader` and `follower`: machines that run one program side by side, whose translations and caches
+//!   are simulated once;
+//! - `system`: the operating system of a machine;
 //! - [`counts`]: the cost of a program;
 //! - [`windows`]: short parts of a program, taken once and simulated without the rest.
 
@@ -22,7 +25,9 @@ mod background;
 pub mod config;
 mod copy;
 pub mod counts;
+mod follower;
 mod group;
+mod leader;
 pub mod machine;
 mod meter;
 mod migrate;
@@ -32,11 +37,14 @@ mod program_source;
 mod recording_source;
 mod shared_source;
 pub mod source;
+mod system;
 pub mod windows;
 
 pub use config::{BackgroundDemotion, Options, ReferenceConfig, ReferenceGroup};
 pub use counts::{Counts, TIERS};
+pub use follower::Follower;
 pub use group::{PeriodCost, ReferenceMover, ReferenceTracker, Work};
+pub use leader::{can_lead, lead};
 pub use machine::{Killed, ReferenceMachine};
 pub(crate) use migrate::MOST_OPERATION_BYTES;
 pub use program_source::program;

@@ -2,9 +2,8 @@
 //! up to a point in time.
 
 use terrace_core::page::SpaceId;
-use terrace_hardware::address::{Kind, VirtualAddress};
-use terrace_hardware::cpu::Dependence;
-use terrace_hardware::node::{Node, Reference};
+use terrace_hardware::address::VirtualAddress;
+use terrace_hardware::node::Node;
 use terrace_hardware::prefetch::{AHEAD, Prefetcher};
 use terrace_hardware::units::Picoseconds;
 use terrace_hardware::walker::Fault;
@@ -14,10 +13,10 @@ use terrace_os::moves::MoveId;
 use super::counts::{CoreSums, Counts};
 use super::machine::Killed;
 use super::port::Port;
-use super::source::{Access, AccessKind, ReferenceSource, Step};
+use super::source::{Access, ReferenceSource, Step};
 
 /// Misses of the first level: one in so many accesses makes looking ahead worth its cost.
-const MISSES_WORTH_LOOKING: u64 = 16;
+pub(super) const MISSES_WORTH_LOOKING: u64 = 16;
 
 /// Why a program stopped running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -250,20 +249,9 @@ impl Program {
                 let next = self.block.get(self.next + AHEAD);
                 let next =
                     next.map(|a| (core_of(&self.cores, a.thread), VirtualAddress(a.address)));
-                self.ahead.step(self.next, next, node, space);
+                self.ahead.step(self.next, next, node.caches(), space);
             }
-            let (kind, dependence) = match access.kind {
-                AccessKind::Load => (Kind::Read, Dependence::None),
-                AccessKind::DependentLoad => (Kind::Read, Dependence::PreviousLoad),
-                AccessKind::Store => (Kind::Write, Dependence::None),
-            };
-            let reference = Reference {
-                address: VirtualAddress(access.address),
-                size: u32::from(access.size),
-                kind,
-                instructions: access.instructions,
-                dependence,
-            };
+            let reference = access.reference();
             let made = match WARM {
                 false => node.reference(core, &reference, space, port),
                 true => node.warm(core, &reference, space),

@@ -4,6 +4,9 @@
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use terrace_hardware::address::{Kind, VirtualAddress};
+use terrace_hardware::cpu::Dependence;
+use terrace_hardware::node::Reference;
 use terrace_recordings::source::SourceError;
 
 /// One load or store of a program.
@@ -19,6 +22,25 @@ pub struct Access {
     pub size: u8,
     /// Kind of access.
     pub kind: AccessKind,
+}
+
+impl Access {
+    /// What a node makes of it.
+    #[inline(always)]
+    pub(super) fn reference(&self) -> Reference {
+        let (kind, dependence) = match self.kind {
+            AccessKind::Load => (Kind::Read, Dependence::None),
+            AccessKind::DependentLoad => (Kind::Read, Dependence::PreviousLoad),
+            AccessKind::Store => (Kind::Write, Dependence::None),
+        };
+        Reference {
+            address: VirtualAddress(self.address),
+            size: u32::from(self.size),
+            kind,
+            instructions: self.instructions,
+            dependence,
+        }
+    }
 }
 
 /// The kind of an access. One byte, so that an access takes 16.
