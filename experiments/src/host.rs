@@ -27,7 +27,6 @@ use terrace_linux::{
     AttachedGroup, GroupSpec as Attach, GuardCommand, Host, HostError, HostOptions, Source,
     termination,
 };
-use terrace_recorder::nodes::{Mark, mark};
 use terrace_results::RunRow;
 use terrace_workloads::kinds::{self, LiveContext, LiveWorkload, WorkloadResult};
 use terrace_workloads::session::{MemoryPolicy, Session, SessionOptions};
@@ -459,7 +458,6 @@ fn under_policies(
     let mut host = open(run, stop, events)?;
     let migrated = migrated_pages();
     // For emulated machines whose accesses are counted; no effect elsewhere.
-    mark(Mark::Period);
     let work = WarmUpWork::begin(experiment);
     let Started { mut sessions, attach, counted } = start_groups(run, &host, events)?;
     let mut counts = TableCounts::new(&run.name, counted);

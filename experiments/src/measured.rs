@@ -32,9 +32,10 @@ pub(crate) struct WarmUpWork {
 }
 
 impl WarmUpWork {
-    /// Begins now. `None` where systems are not compared over the same work, and on a kernel that does not
-    /// report it.
+    /// Marks that it begins now, for external counters, too. `None` where systems are not compared over the
+    /// same work, and on a kernel that does not report it.
     pub fn begin(experiment: &Experiment) -> Option<Self> {
+        mark(Mark::Period);
         Self::below(Roots::default(), experiment)
     }
 
@@ -118,8 +119,8 @@ impl Measured {
     /// Whether what is measured after a warm-up begins now: it does once the warm-up's periods should
     /// have taken their time. A tracker loses periods where memory changes; if each of them made
     /// a warm-up longer, systems would be measured at different places of a program's work. Programs whose
-    /// work is known are given time until little of it is left: a virtual machine's clock stands still for
-    /// the rest, in which no tracker and no scanner acts.
+    /// work is known are given time until little of it is left: a virtual machine's clock stops for the
+    /// rest, in which no tracker and no scanner acts.
     pub fn begins(&mut self) -> bool {
         if self.warm_up_periods == 0 || self.begun.is_some() {
             self.begins = false;

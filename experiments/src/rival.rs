@@ -85,7 +85,6 @@ pub(crate) fn run(
     let _elsewhere = KeptOff::cpus_of(experiment)?;
     let (host, filled) = open(run, rival, stop, events)?;
     // For emulated machines whose accesses are counted; no effect elsewhere.
-    mark(Mark::Period);
     let work = WarmUpWork::begin(experiment);
     let mut sessions = Vec::new();
     let mut sources = Vec::new();
