@@ -47,7 +47,9 @@ pub struct Experiment {
     pub periods: u64,
     /// Periods at the beginning that are run and not measured: policies find their placement
     /// meanwhile. Programs that serve requests are measured from then on, and a virtual machine
-    /// with the memory clock counts instructions until then, some ten times as fast.
+    /// with the memory clock counts instructions until then, some ten times as fast. For a command
+    /// with a processor of its own they go on until it has spent nearly a tenth more time in the program
+    /// than they should take, for twice as long at most.
     #[serde(default, skip_serializing_if = "is_zero_ms")]
     pub warm_up_periods: u64,
     /// At trace fidelity, and with the memory clock of a virtual machine: whether it is also run

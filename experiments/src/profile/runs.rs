@@ -7,7 +7,6 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::channel;
 
 use anyhow::Context;
-use terrace_core::InputError;
 use terrace_recordings::mixed::MixedRun;
 use terrace_simulated::reference::{
     Follower, ReferenceConfig, ReferenceMachine, ReferenceSource, TIERS, Work, can_lead, lead,
@@ -69,9 +68,24 @@ impl Runs {
         let first = source()?;
         let footprint_bytes = first.footprint_bytes();
         let all_fast = reference::unmanaged(group, Share::AllFast);
-        let runs = match can_lead(&config, &all_fast, &*first) {
-            true => in_common(&config, group, passes, first, source)?,
-            false => apart(&config, group, passes, first, source)?,
+        let leads = can_lead(&config, &all_fast, &*first);
+        let sources = |count| -> anyhow::Result<Vec<Box<dyn ReferenceSource>>> {
+            Ok(match passes {
+                Passes::One => shared(first, count),
+                Passes::Apart => {
+                    let others = (1..count).map(|_| source());
+                    std::iter::once(Ok(first)).chain(others).collect::<Result<_, _>>()?
+                }
+            })
+        };
+        // The scanned run has a machine to itself: scans cost time, which the others do not have.
+        let others = shares();
+        let runs = match (leads, passes) {
+            (true, Passes::One) => in_common(&config, group, &others, sources(2)?)?,
+            (true, Passes::Apart) => {
+                in_common(&config, group, &others, sources(others.len() + 1)?)?
+            }
+            (false, _) => apart(&config, group, &others, sources(others.len() + 1)?)?,
         };
         if let Some(Run::Alone { machine, .. }) = runs.last() {
             machine.count_pages();
@@ -176,57 +190,37 @@ fn shares() -> Vec<Share> {
     shares
 }
 
-/// All runs, each on a machine of its own. The scanned one is the last.
+/// Runs with these shares and the scanned one, each on a machine of its own.
 fn apart(
     config: &ReferenceConfig,
     group: &GroupSpec,
-    passes: Passes,
-    first: Box<dyn ReferenceSource>,
-    source: impl Fn() -> Result<Box<dyn ReferenceSource>, InputError>,
+    others: &[Share],
+    sources: Vec<Box<dyn ReferenceSource>>,
 ) -> anyhow::Result<Vec<Run>> {
-    let mut shares = shares();
-    // A separate machine is scanned: scans cost time, which the others do not have.
-    shares.push(Share::AllFast);
-    let sources = match passes {
-        Passes::One => shared(first, shares.len()),
-        Passes::Apart => shares.iter().map(|_| source()).collect::<Result<_, _>>()?,
-    };
-    let last = shares.len() - 1;
-    let runs = shares.into_iter().zip(sources).enumerate();
-    runs.map(|(n, (share, source))| alone(config, group, share, source, n == last)).collect()
+    let shares = others.iter().map(|share| (*share, false)).chain([(Share::AllFast, true)]);
+    let runs = shares.zip(sources);
+    runs.map(|((share, is_scanned), source)| alone(config, group, share, source, is_scanned))
+        .collect()
 }
 
-/// All runs, of which all but the scanned one, which is the last, follow a leader.
+/// Runs with these shares, as many after each other as there are for each source but the last follow one
+/// leader; and the scanned one, which has the last.
 fn in_common(
     config: &ReferenceConfig,
     group: &GroupSpec,
-    passes: Passes,
-    first: Box<dyn ReferenceSource>,
-    source: impl Fn() -> Result<Box<dyn ReferenceSource>, InputError>,
+    others: &[Share],
+    mut sources: Vec<Box<dyn ReferenceSource>>,
 ) -> anyhow::Result<Vec<Run>> {
     let group_of = |share| reference::unmanaged(group, share);
-    let led = |shares: &[Share], source| {
+    let of_scanned = sources.pop().context("a source for the scanned run")?;
+    let mut runs = Vec::new();
+    for (shares, source) in others.chunks(others.len() / sources.len()).zip(sources) {
         let groups = shares.iter().map(|share| group_of(*share)).collect();
-        lead(config, &group_of(Share::AllFast), groups, source)
-    };
-    let shares = shares();
-    let (followers, of_scanned) = match passes {
-        Passes::One => {
-            let mut sources = shared(first, 2);
-            let (of_scanned, of_leader) = (sources.pop(), sources.pop());
-            let of_leader = of_leader.context("a source for two")?;
-            (led(&shares, of_leader)?, of_scanned.context("a source for two")?)
-        }
-        Passes::Apart => {
-            let mut followers = Vec::new();
-            for share in shares {
-                followers.extend(led(&[share], source()?)?);
-            }
-            (followers, first)
-        }
-    };
-    let followers = followers.into_iter().map(|f| Ok(Run::Following(Box::new(f))));
-    followers.chain([alone(config, group, Share::AllFast, of_scanned, true)]).collect()
+        let followers = lead(config, &group_of(Share::AllFast), groups, source)?;
+        runs.extend(followers.into_iter().map(|machine| Run::Following(Box::new(machine))));
+    }
+    runs.push(alone(config, group, Share::AllFast, of_scanned, true)?);
+    Ok(runs)
 }
 
 /// A machine on which a part of the program's memory is slow.

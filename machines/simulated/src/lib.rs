@@ -38,7 +38,7 @@ pub use terrace_hardware as hardware;
 /// The operating-system model, with the names that experiments use.
 pub mod os {
     pub use terrace_os::OsConfig;
-    pub use terrace_os::config::{Mapped, TablePlacement, TablePolicy};
+    pub use terrace_os::config::{HugePages, Mapped, TablePlacement, TablePolicy};
 }
 
 pub use machine::{

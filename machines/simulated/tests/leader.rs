@@ -3,7 +3,7 @@
 use terrace_core::page::PageSize;
 use terrace_simulated::hardware::node::StreamPrefetcherConfig;
 use terrace_simulated::hardware::units::Bytes;
-use terrace_simulated::os::TablePolicy;
+use terrace_simulated::os::{HugePages, TablePolicy};
 use terrace_simulated::reference::{
     Access, AccessKind, Follower, ReferenceConfig, ReferenceGroup, ReferenceMachine, Step, TIERS,
     can_lead, lead,
@@ -158,6 +158,9 @@ fn programs_whose_order_depends_on_times_have_no_leader() {
     assert!(!fits(1, |group| group.stop_ns = Some(1)));
     assert!(!fits(1, |group| group.stop_after_start_up_of = Some("other".into())));
     assert!(!fits(1, |group| group.tables = TablePolicy { hard: true, ..TablePolicy::default() }));
+    let mut always = machine(false);
+    always.os.huge_pages = HugePages::Always;
+    assert!(!can_lead(&always, &late(PageSize::Huge, 1.0), &program()));
     let mut large = machine(false);
     large.hardware.tiers[1].capacity = Bytes(1 << 45);
     assert!(!can_lead(&large, &late(PageSize::Base, 1.0), &program()));

@@ -1,3 +1,5 @@
+//! The sampler with a device each of whose calls may fail, and which bits are of which pages.
+
 use super::*;
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;

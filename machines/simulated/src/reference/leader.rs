@@ -22,6 +22,7 @@ use terrace_hardware::node::trace::{Trace, Writer};
 use terrace_hardware::prefetch::{AHEAD, Prefetcher};
 use terrace_hardware::tier::memory::TieredMemory;
 use terrace_hardware::walker::{Fault, PageTable, Path};
+use terrace_os::config::HugePages;
 use terrace_os::{Os, OsError};
 
 use super::config::{ReferenceConfig, ReferenceGroup};
@@ -56,7 +57,9 @@ pub(super) struct LedAccesses {
 /// What a leader sends: a step, or why there is none.
 pub(super) type Sent = Result<Led, String>;
 
-/// Whether machines with this configuration can follow a leader that runs this group's program.
+/// Whether machines with this configuration can follow a leader that runs this group's program. Where
+/// every mapping may have huge pages, one without fast memory for them has base pages in their place, and
+/// others walk otherwise.
 pub fn can_lead(
     config: &ReferenceConfig,
     group: &ReferenceGroup,
@@ -67,6 +70,7 @@ pub fn can_lead(
         && group.stop_ns.is_none()
         && group.stop_after_start_up_of.is_none()
         && !group.tables.hard
+        && config.os.huge_pages != HugePages::Always
         // A follower's numbers of frames have 32 bits.
         && bytes >> BASE_PAGE_BITS <= u64::from(u32::MAX)
 }
