@@ -21,7 +21,7 @@ use crate::slowdown;
 const LONGEST_WARM_UP: u32 = 2;
 
 /// The work of programs that have processors to themselves, from which they are measured: by the time
-/// that these processors spend in programs, as under a clock that counts an instruction a nanosecond.
+/// that these processors spend in programs.
 pub(crate) struct WarmUpWork {
     roots: Roots,
     cpus: Vec<u32>,
@@ -40,10 +40,9 @@ impl WarmUpWork {
     }
 
     fn below(roots: Roots, experiment: &Experiment) -> Option<Self> {
-        let work = slowdown::work(experiment)?;
-        let before = cpu_times::in_programs(&roots, &work.processors).ok()?;
-        let wanted = Duration::from_nanos(work.from_instructions);
-        Some(WarmUpWork { roots, cpus: work.processors, before, wanted })
+        let (cpus, wanted) = slowdown::before_measured(experiment)?;
+        let before = cpu_times::in_programs(&roots, cpus).ok()?;
+        Some(WarmUpWork { roots, cpus: cpus.to_vec(), before, wanted })
     }
 
     /// Whether less than a period is left, or it is not known. Linux samples these times, so that they

@@ -1,9 +1,13 @@
 //! Slowdowns of runs on a virtual machine with the memory clock, against the same run with all memory
 //! fast: by run time, by operations, or by the work of programs that report neither.
 
+use std::time::Duration;
+
 use terrace_lab::ClockFigures;
 use terrace_results::{RUN_TIME, RunRow};
+use terrace_timed::config::TimedConfig;
 use terrace_timed::figures::Figures;
+use terrace_timed::full_speed::instructions_in;
 use terrace_timed::work::WorkPlan;
 
 use crate::file::{Experiment, GroupSpec};
@@ -96,18 +100,22 @@ pub(crate) fn counts_instructions(group: &GroupSpec, experiment: &Experiment) ->
     experiment.warm_up_periods > 0 && !group.cpus.is_empty()
 }
 
-/// The work of a program that has a processor to itself: it is measured from a place that systems
-/// have not passed by the end of the warm-up, since it executes an instruction a nanosecond at most there.
-pub(crate) fn work(experiment: &Experiment) -> Option<WorkPlan> {
+/// Processors of a program that has one to itself, and how long it is to run on it before it is measured.
+pub(crate) fn before_measured(experiment: &Experiment) -> Option<(&[u32], Duration)> {
     let [group] = experiment.groups.as_slice() else { return None };
     let [_] = group.cpus[..] else { return None };
-    let warm_up_ns = experiment.warm_up_periods * experiment.period_ms * 1_000_000;
     let is_known = counts_instructions(group, experiment) && group.workload.kind == REPORTS_NOTHING;
-    is_known.then(|| WorkPlan {
-        processors: group.cpus.clone(),
-        // What it executes while trackers begin comes on top.
-        from_instructions: warm_up_ns + warm_up_ns / 10,
-    })
+    let warm_up = Duration::from_millis(experiment.warm_up_periods * experiment.period_ms);
+    // What it executes while trackers begin comes on top.
+    is_known.then(|| (&group.cpus[..], warm_up + warm_up / 10))
+}
+
+/// The work of such a program: it is measured from a place that systems have not passed by the end of the
+/// warm-up, since it executes no more there in a virtual machine at full speed.
+pub(crate) fn work(experiment: &Experiment, machine: &TimedConfig) -> Option<WorkPlan> {
+    let (processors, time) = before_measured(experiment)?;
+    let from_instructions = instructions_in(time.as_nanos() as u64, machine);
+    Some(WorkPlan { processors: processors.to_vec(), from_instructions })
 }
 
 /// Time for an instruction of a group that has its processors to itself; `None` if it executed none.

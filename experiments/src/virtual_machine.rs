@@ -184,6 +184,7 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Gues
         Clock::Memory => Some(Box::new(timed::hardware(experiment)?)),
         Clock::Host | Clock::Instructions => None,
     };
+    let work = memory_clock.as_ref().and_then(|clock| slowdown::work(experiment, clock));
     let sampled_reads = wanted.sampled_reads();
     let mut machine = GuestMachine {
         cpus: wanted.cpus,
@@ -205,7 +206,7 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Gues
             before_clock: (experiment.warm_up_periods > 0).then(ObservationPlan::default),
             ..SamplePlan::default()
         }),
-        work: slowdown::work(experiment),
+        work,
         count_accesses: count_accesses.then(CountedCaches::default),
         // The set-up of programs belongs to no period.
         count_after: timed::before_periods(experiment) as u32,

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use terrace_timed::samples::SamplePlan;
-
 use crate::accel::{self, Accel, AccelChoice, PROBE_BOUND, ProbeKey, Verdict};
 use crate::accesses::Counting;
 use crate::cache::Cache;
@@ -205,13 +203,10 @@ impl Lab {
         // After the ports, whose names in the guest contain the number of their virtio device.
         extra_qemu_args.extend(self.machine.root.iter().flat_map(|disk| root::qemu_args(disk)));
         if !plugin_args.is_empty() {
-            let before_clock = |samples: &SamplePlan| samples.before_clock.is_some();
-            let prepares = self.machine.work.is_some()
-                || self.machine.samples.as_ref().is_some_and(before_clock);
             let first = match self.machine.begins_marked {
                 false => Some(Mark::Begin),
                 // The command marks the beginning itself.
-                true => prepares.then_some(Mark::Sample),
+                true => self.machine.memory_clock.is_some().then_some(Mark::Sample),
             };
             if let Some(mark) = first {
                 root.bytes("/.lab/begin-counting", mark.program(), 0o700)?;

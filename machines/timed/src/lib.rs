@@ -11,6 +11,7 @@
 //! - [`decode`] and [`flow`]: dependences between loads, from instruction bytes;
 //! - [`causes`]: what the kernel's time is for;
 //! - [`tables`]: translations, as far as an emulator without register access reports them;
+//! - [`full_speed`]: time before anything is modelled;
 //! - [`machine`]: the processors in time, and samples before time is modelled;
 //! - [`samples`]: sampled accesses, as a processor and Linux would give them;
 //! - [`windows`]: sampling windows in detail, and counting between them;
@@ -23,6 +24,7 @@ pub mod config;
 pub mod decode;
 pub mod figures;
 pub mod flow;
+pub mod full_speed;
 pub mod machine;
 pub mod samples;
 pub mod tables;

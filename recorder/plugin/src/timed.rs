@@ -3,8 +3,9 @@
 //!
 //! QEMU emulates all processors in one thread where its clock counts instructions, so there is one
 //! caller at a time. Until the guest marks the beginning, the plug-in looks for marks only: a boot
-//! runs at full speed. Then QEMU translates all code again. Where samples are taken before the clock
-//! begins, it does so at their mark, and code that is then translated serves both.
+//! runs at full speed. Then QEMU translates all code again. A guest with a warm-up marks that first: each
+//! instruction takes a cycle from then on, work is counted, samples are taken, and where they are, code that
+//! is then translated serves both.
 
 use std::collections::HashSet;
 use std::ffi::{c_uint, c_void};
@@ -19,6 +20,7 @@ use terrace_recorder::nodes::Mark;
 use terrace_timed::causes::Addresses;
 use terrace_timed::config::{ClockPlan, TierRange, TimedConfig};
 use terrace_timed::flow::{self, Block, Effect, Site};
+use terrace_timed::full_speed::FullSpeed;
 use terrace_timed::machine::observed::Observer;
 use terrace_timed::machine::{Access, TimedMachine};
 use terrace_timed::samples::{SamplePlan, Sampling};
@@ -41,8 +43,8 @@ static DETAIL: AtomicBool = AtomicBool::new(true);
 static SAMPLING: AtomicBool = AtomicBool::new(false);
 /// Whether accesses are reported for them.
 static OBSERVED: AtomicBool = AtomicBool::new(false);
-/// Whether a program's work is counted before the clock begins.
-static COUNTED: AtomicBool = AtomicBool::new(false);
+/// Whether blocks are followed before the clock begins.
+static PREPARED: AtomicBool = AtomicBool::new(false);
 /// Whether samples wait to be written.
 static WAITING: AtomicBool = AtomicBool::new(false);
 static TIMED: AtomicPtr<Timed> = AtomicPtr::new(ptr::null_mut());
@@ -60,6 +62,8 @@ struct Timed {
     /// Code is translated anew for what comes before the clock begins, and has been.
     prepares: bool,
     is_prepared: bool,
+    /// Time before it begins.
+    full_speed: FullSpeed,
     /// The program's work, until the clock begins.
     work: Option<Work>,
     /// The beginning was marked at this time, and the program is to do more before.
@@ -116,12 +120,14 @@ pub fn begin(
         direct_map.map(|at| Registers::find(id).map(|found| (found, at))).transpose()?;
     TimedMachine::new(&config, 0).map_err(|e| e.to_string())?;
     let clock = QemuClock::find()?;
+    let full_speed = FullSpeed::of(&config);
     let timed = Timed {
         config,
         machine: None,
         observer: None,
         prepares: false,
         is_prepared: false,
+        full_speed,
         work: work.as_ref().map(Work::new),
         catches_up: None,
         begins_after: None,
@@ -177,7 +183,7 @@ pub extern "C" fn on_translate(_id: Id, block: *mut QemuBlock) {
         if let Some(turns) = timed.turns.take() {
             turns.begin();
         }
-        if !active && !COUNTED.load(Ordering::Relaxed) {
+        if !active && !PREPARED.load(Ordering::Relaxed) {
             return;
         }
         if active {
@@ -248,9 +254,9 @@ pub(crate) fn with(index: c_uint, call: impl FnOnce(&mut TimedMachine, &QemuCloc
 }
 
 extern "C" fn on_block(index: c_uint, block: *mut c_void) {
-    if COUNTED.load(Ordering::Relaxed) {
+    if PREPARED.load(Ordering::Relaxed) {
         // SAFETY: what `on_translate` registered, which is never freed.
-        count(index, unsafe { &*block.cast::<Block>() });
+        at_full_speed(index, unsafe { &*block.cast::<Block>() });
     }
     if SAMPLING.load(Ordering::Relaxed) {
         before_clock(index, block);
@@ -294,21 +300,21 @@ fn write_samples() {
     timed.sample_as_asked();
 }
 
-/// A block before the clock begins, of a machine on which a program's work is counted.
+/// Time and work of a block before the clock begins.
 #[inline]
-fn count(index: c_uint, block: &Block) {
+fn at_full_speed(index: c_uint, block: &Block) {
     // SAFETY: in a callback.
     let Some(timed) = (unsafe { timed() }) else { return };
-    let Some(work) = &mut timed.work else { return };
-    work.block(index as usize, block);
-    let is_behind = work.is_behind();
-    if timed.catches_up.is_some() {
+    if timed.catches_up.is_none() {
+        timed.clock.add(timed.full_speed.add_ns(block.instructions));
+    } else {
         // No time passes meanwhile: what waits for the time comes behind it.
         timed.clock.add(-i64::from(block.instructions));
-        if !is_behind {
-            timed.catches_up = None;
-            timed.begin_clock(index);
-        }
+    }
+    let Some(work) = &mut timed.work else { return };
+    work.block(index as usize, block);
+    if !work.is_behind() && timed.catches_up.take().is_some() {
+        timed.begin_clock(index);
     }
 }
 
@@ -451,7 +457,7 @@ extern "C" fn on_mark(index: c_uint, mark: *mut c_void) {
         Mark::End => {
             timed.note(mark);
             ACTIVE.store(false, Ordering::Relaxed);
-            COUNTED.store(false, Ordering::Relaxed);
+            PREPARED.store(false, Ordering::Relaxed);
         }
     }
 }
@@ -483,17 +489,13 @@ impl Timed {
         }
     }
 
-    /// Work is counted and samples are taken from now on; the clock begins later.
+    /// From now on instructions take cycles, work is counted, and samples are taken if they are asked for;
+    /// the clock begins later.
     fn prepare(&mut self) {
         (self.prepares, self.is_prepared) = (false, true);
-        COUNTED.store(self.work.is_some(), Ordering::Relaxed);
-        let Some((plan, socket)) = &self.samples else {
-            if self.work.is_none() {
-                fail("a guest that marks the beginning of samples, and no samples were asked for");
-            }
-            return;
-        };
-        let observation = plan.before_clock.unwrap_or_default();
+        PREPARED.store(true, Ordering::Relaxed);
+        let Some((plan, socket)) = &self.samples else { return };
+        let Some(observation) = plan.before_clock else { return };
         match (Observer::new(&self.config, observation, plan), SamplePort::connect(socket)) {
             (Ok(observer), Ok(port)) => {
                 (self.observer, self.port) = (Some(observer), Some(port));
@@ -530,7 +532,7 @@ impl Timed {
     fn start(&mut self, now_ns: u64) {
         SAMPLING.store(false, Ordering::Relaxed);
         OBSERVED.store(false, Ordering::Relaxed);
-        COUNTED.store(false, Ordering::Relaxed);
+        PREPARED.store(false, Ordering::Relaxed);
         (self.observer, self.catches_up) = (None, None);
         if !self.clock.counts_instructions() {
             return fail(
