@@ -18,7 +18,8 @@
 //!   place), [`features`], and [`remap`] (keeping all of it when pages come and go);
 //! - [`parameters`], [`lines`] and [`mod@size`]: how parameters of experiment files are read, and
 //!   where in a file a key is; [`names`]: what an unknown name was meant to be;
-//! - [`policies`]: one file each, and their registry;
+//! - [`policies`]: one file each, and their registry; [`unmovable`]: pages that they are not shown as they
+//!   are;
 //! - [`refine`]: which base pages leave the tier of their range;
 //! - [`curve`] and [`partitioning`]: what fast memory is worth to groups, and how it is divided;
 //! - [`heat`]: accesses by address and period, binned; [`working_set`]: how much memory is used, and
@@ -57,6 +58,7 @@ pub mod sample_picker;
 pub mod scan;
 pub mod select;
 pub mod size;
+pub mod unmovable;
 pub mod working_set;
 
 pub use input_error::InputError;

@@ -8,8 +8,9 @@ use serde_json::Value;
 use crate::input_error::InputError;
 use crate::names;
 use crate::oracle::OracleTrace;
+use crate::page::PageSize;
 use crate::parameters::{ParameterDoc, Parameters};
-use crate::plan::Decision;
+use crate::plan::{Decision, Outcome};
 use crate::scan::{Budget, Scan};
 
 /// Decides which pages to move. Pure: takes a scan and a budget, returns a decision; no I/O, no
@@ -21,6 +22,10 @@ pub trait Policy: Send {
 
     /// Takes the scan of one period and returns the moves. Called once per scan, in order.
     fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision;
+
+    /// Takes the outcome of the last decision's plan, before the next scan. Not called where nothing says
+    /// how a plan ended.
+    fn outcome(&mut self, _outcome: &Outcome, _page_size: PageSize) {}
 
     /// Pages that may be moved in the period of the last decision, those of its plan included: what is
     /// left of them a machine may use by itself ([`crate::interfaces::Mover::refine`]). 0 for policies that

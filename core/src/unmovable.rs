@@ -7,14 +7,19 @@
 //! again has moved or is no longer hot, and is forgotten. At most [`MOST_PAGES`] are remembered.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
-use terrace_core::bits::PageBits;
-use terrace_core::page::{PageSize, SpaceId, VirtualRange};
-use terrace_core::plan::{Exchange, FailureReason, Outcome, Plan};
-use terrace_core::scan::Scan;
+use crate::bits::PageBits;
+use crate::counts::AccessCounts;
+use crate::oracle::OracleTrace;
+use crate::page::{PageSize, SpaceId, VirtualRange};
+use crate::plan::{Decision, Exchange, FailureReason, Outcome, Plan};
+use crate::policy::{Allocation, ExternalReport, Policy};
+use crate::scan::{Budget, PeriodCounters, Scan};
 
 /// Most remembered pages: some 1 MB.
-pub(super) const MOST_PAGES: usize = 16_384;
+pub const MOST_PAGES: usize = 16_384;
 /// Periods for which a page is left out after two failures, as a power of two.
 const FIRST: u32 = 2;
 /// Most such periods, as a power of two.
@@ -36,7 +41,7 @@ impl Entry {
 
 /// Pages that cannot be moved at present.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Unmovable {
+pub struct Unmovable {
     pages: BTreeMap<(SpaceId, u64), Entry>,
     period: u64,
 }
@@ -49,14 +54,14 @@ fn is_of_page(reason: FailureReason) -> bool {
 
 impl Unmovable {
     /// Begins a period; forgets pages that were not planned for long.
-    pub(super) fn next_period(&mut self) {
+    pub fn next_period(&mut self) {
         self.period += 1;
         let period = self.period;
         self.pages.retain(|_, e| period <= e.until + Entry::wait(e.failures).max(1 << FIRST));
     }
 
     /// Takes the failures of an outcome.
-    pub(super) fn learn(&mut self, outcome: &Outcome, size: PageSize) {
+    pub fn learn(&mut self, outcome: &Outcome, size: PageSize) {
         for failure in outcome.failures.iter().filter(|f| is_of_page(f.reason)) {
             for nth in 0..failure.range.pages(size) {
                 let page = (failure.range.space, failure.range.start + nth * size.bytes());
@@ -75,7 +80,7 @@ impl Unmovable {
     }
 
     /// Pages of this scan that are left out now.
-    pub(super) fn left_out(&self, scan: &Scan) -> PageBits {
+    pub fn left_out(&self, scan: &Scan) -> PageBits {
         let mut bits = PageBits::new(scan.pages());
         for (&(space, address), entry) in &self.pages {
             if self.period < entry.until
@@ -88,16 +93,33 @@ impl Unmovable {
     }
 
     /// The scan for a policy, so that it chooses other pages: an unmovable slow page looks unused,
-    /// an unmovable fast one in use.
-    pub(super) fn mask(scan: &Scan, left_out: &PageBits) -> Scan {
+    /// an unmovable fast one as much in use as any.
+    #[must_use]
+    pub fn mask(scan: &Scan, left_out: &PageBits) -> Scan {
         let words = scan.accessed.words().iter().zip(scan.fast.words()).zip(left_out.words());
         let accessed = words.map(|((&accessed, &fast), &out)| accessed & !out | fast & out);
         let accessed = PageBits::from_words(accessed.collect(), scan.pages());
-        Scan { accessed, ..scan.clone() }
+        let mut masked = Scan { accessed, ..scan.clone() };
+        if let Some(counts) = &mut masked.counts {
+            let most = counts.samples;
+            *counts = AccessCounts {
+                counts: instead(&counts.counts, left_out, &scan.fast, most),
+                ..counts.clone()
+            };
+        }
+        if let Some(counters) = &scan.counters
+            && let Some(samples) = &counters.samples
+        {
+            let most = samples.iter().copied().max().unwrap_or(0);
+            let samples = Some(instead(samples, left_out, &scan.fast, most));
+            let counters = PeriodCounters { samples, ..PeriodCounters::clone(counters) };
+            masked.counters = Some(Arc::new(counters));
+        }
+        masked
     }
 
     /// Removes unmovable pages from a plan; returns how many.
-    pub(super) fn take_out(&self, plan: &mut Plan, size: PageSize) -> u64 {
+    pub fn take_out(&self, plan: &mut Plan, size: PageSize) -> u64 {
         if self.pages.is_empty() {
             return 0;
         }
@@ -137,8 +159,92 @@ impl Unmovable {
     }
 
     /// Number of remembered pages.
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.pages.len()
+    }
+}
+
+/// Values of pages, for those that are left out the most or none.
+fn instead<T: Copy + Default>(
+    values: &[T],
+    left_out: &PageBits,
+    fast: &PageBits,
+    most: T,
+) -> Arc<[T]> {
+    let mut values = values.to_vec();
+    for page in left_out.iter_ones() {
+        values[page] = if fast.get(page) { most } else { T::default() };
+    }
+    values.into()
+}
+
+/// A policy from which pages are left out that could not be moved.
+pub struct MovableOnly {
+    policy: Box<dyn Policy>,
+    unmovable: Unmovable,
+}
+
+impl MovableOnly {
+    /// This policy; nothing is left out yet.
+    #[must_use]
+    pub fn new(policy: Box<dyn Policy>) -> Self {
+        MovableOnly { policy, unmovable: Unmovable::default() }
+    }
+}
+
+impl fmt::Debug for MovableOnly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MovableOnly").field("policy", &self.policy.name()).finish_non_exhaustive()
+    }
+}
+
+impl Policy for MovableOnly {
+    fn name(&self) -> &'static str {
+        self.policy.name()
+    }
+
+    fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
+        self.unmovable.next_period();
+        let left_out = self.unmovable.left_out(scan);
+        if left_out.count() == 0 {
+            return self.policy.decide(scan, budget);
+        }
+        let mut decision = self.policy.decide(&Unmovable::mask(scan, &left_out), budget);
+        self.unmovable.take_out(&mut decision.plan, scan.layout.page_size());
+        decision
+    }
+
+    fn outcome(&mut self, outcome: &Outcome, page_size: PageSize) {
+        self.unmovable.learn(outcome, page_size);
+        self.policy.outcome(outcome, page_size);
+    }
+
+    fn most_moved_pages(&self, budget: &Budget) -> u64 {
+        self.policy.most_moved_pages(budget)
+    }
+
+    fn allocation(&self) -> Allocation {
+        self.policy.allocation()
+    }
+
+    fn needs_frames(&self) -> bool {
+        self.policy.needs_frames()
+    }
+
+    fn needs_oracle(&self) -> bool {
+        self.policy.needs_oracle()
+    }
+
+    fn set_oracle(&mut self, future: Arc<OracleTrace>) {
+        self.policy.set_oracle(future);
+    }
+
+    fn external(&self) -> Option<ExternalReport> {
+        self.policy.external()
+    }
+
+    fn metadata_bytes(&self) -> usize {
+        self.policy.metadata_bytes()
     }
 }
 
@@ -151,4 +257,83 @@ fn join<T>(items: Vec<T>, extend: impl Fn(&mut T, &T) -> Option<()>) -> Vec<T> {
         }
     }
     joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::Layout;
+    use crate::plan::{Direction, Failure};
+
+    /// Pages of four ranges: 0 and 1 are fast; all are read as often as their number says.
+    fn scan(layout: &Arc<Layout>, fast: &PageBits) -> Scan {
+        let counts = AccessCounts { samples: 9, interval_us: 10, counts: [1, 2, 3, 4].into() };
+        let counters = PeriodCounters {
+            samples: Some([10, 20, 30, 40].into()),
+            reads_per_sample: 1,
+            ..PeriodCounters::default()
+        };
+        Scan::new(0, Arc::clone(layout), PageBits::ones(4), fast.clone())
+            .with_counts(counts)
+            .with_counters(Arc::new(counters))
+    }
+
+    #[test]
+    fn of_what_is_left_out_all_signals_say_the_same() {
+        let layout = Arc::new(Layout::contiguous(PageSize::Huge, 4));
+        let fast: PageBits = (0..4).map(|page| page < 2).collect();
+        let left_out: PageBits = [true, false, false, true].into_iter().collect();
+        let masked = Unmovable::mask(&scan(&layout, &fast), &left_out);
+        assert_eq!(masked.accessed.iter_ones().collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(masked.counts.as_ref().unwrap().counts[..], [9, 2, 3, 0]);
+        assert_eq!(masked.samples().unwrap(), [40, 20, 30, 0]);
+    }
+
+    #[test]
+    fn a_page_that_cannot_leave_does_not_keep_another_from_coming() {
+        for name in ["lfu", "lru", "amp", "terrace"] {
+            let moves = |without: bool| {
+                let policy = crate::policy::build(name, &serde_json::Value::Null, 1).unwrap();
+                let mut policy = match without {
+                    true => Box::new(MovableOnly::new(policy)),
+                    false => policy,
+                };
+                let layout = Arc::new(Layout::contiguous(PageSize::Huge, 4));
+                let mut fast: PageBits = (0..4).map(|page| page < 2).collect();
+                let range = |page: u64| VirtualRange {
+                    space: layout.address(0).0,
+                    start: layout.address(page as usize).1,
+                    size_bytes: PageSize::Huge.bytes(),
+                };
+                for period in 0..120 {
+                    // Page 0 is the coldest, and pinned. Page 3 is the only hot one.
+                    let mut now = scan(&layout, &fast);
+                    now.period = period;
+                    now.accessed =
+                        [false, period % 8 == 0, period % 8 == 0, true].into_iter().collect();
+                    (now.counts, now.counters) = (None, None);
+                    let plan = policy.decide(&now, &Budget::fast(2)).plan;
+                    let mut moved = fast.clone();
+                    plan.apply(&layout, &mut moved);
+                    let mut failures = Vec::new();
+                    if !moved.get(0) && fast.get(0) {
+                        let fails = |page, direction, reason| Failure {
+                            range: range(page),
+                            direction,
+                            reason,
+                        };
+                        failures.push(fails(0, Direction::Demotion, FailureReason::Busy));
+                        // What was to have its place stays as well.
+                        moved.clone_from(&fast);
+                    }
+                    fast = moved;
+                    let outcome = Outcome { failures, ..Outcome::default() };
+                    policy.outcome(&outcome, PageSize::Huge);
+                }
+                fast.get(3)
+            };
+            assert!(!moves(false), "{name}: page 0 can be moved after all");
+            assert!(moves(true), "{name}");
+        }
+    }
 }

@@ -9,7 +9,7 @@
 //! - **Not beneficial**: moves that yield too little. See below.
 //! - **Memory pressure**: when the group or the host waits for memory longer than moves gain, the
 //!   number is halved ([`pressure`]).
-//! - **Unmovable**: pages that failed again and again are left out for a while (`unmovable.rs`), and
+//! - **Unmovable**: pages that failed again and again are left out for a while (`terrace_core::unmovable`), and
 //!   the policy sees them in such a way that it chooses others.
 //! - **Dry run**: everything; planned moves are counted.
 //!
@@ -35,7 +35,6 @@
 pub mod cpu_budget;
 pub mod page_budget;
 pub mod pressure;
-mod unmovable;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -48,11 +47,11 @@ use terrace_core::plan::{Decision, Exchange, Outcome, Plan};
 use terrace_core::policy::{ExternalReport, Policy};
 use terrace_core::remap::LayoutFollower;
 use terrace_core::scan::{Budget, Scan};
+use terrace_core::unmovable::Unmovable;
 
 use crate::config::ThrottleConfig;
 
 use pressure::{HitWorth, Stall};
-use unmovable::Unmovable;
 
 /// Moves in a period below which failures count as chance.
 const FEW: u64 = 8;

@@ -145,6 +145,7 @@ impl Engine {
             let Some((seen, budget, decision, policy_ns)) = decided else { continue };
             let (scan, limit_pages, room_pages) = seen;
             let outcome = member.act(&decision.plan, &scan, self.options.retries)?;
+            member.group.policy.outcome(&outcome, scan.layout.page_size());
             let (up, down) = decision.plan.pages(scan.layout.page_size());
             let most = member.group.policy.most_moved_pages(&budget);
             let left = most.saturating_sub(up + down);

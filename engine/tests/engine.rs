@@ -276,3 +276,45 @@ fn stop_is_asked_before_every_period() {
         .unwrap();
     assert_eq!(notes.outcomes.len(), 2);
 }
+
+/// Remembers the outcomes that it gets.
+struct Learns(Always, Arc<Mutex<Vec<(Outcome, PageSize)>>>);
+
+impl Policy for Learns {
+    fn name(&self) -> &'static str {
+        "learns"
+    }
+    fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
+        self.0.decide(scan, budget)
+    }
+    fn outcome(&mut self, outcome: &Outcome, page_size: PageSize) {
+        self.1.lock().unwrap().push((outcome.clone(), page_size));
+    }
+    fn metadata_bytes(&self) -> usize {
+        0
+    }
+}
+
+#[test]
+fn a_policy_gets_the_outcome_of_each_of_its_plans() {
+    let outcomes = Arc::default();
+    let denied: Answer = |plan| failing(plan, FailureReason::Denied);
+    let group = Group {
+        name: "one".into(),
+        tracker: Box::new(Script((0..3).map(|n| period(n, 9)).collect())),
+        policy: Box::new(Learns(Always(up_two(), Arc::default()), Arc::clone(&outcomes))),
+        mover: Box::new(Answers(VecDeque::from([denied]), Rc::default(), Rc::default())),
+        share: FastLimit::Bytes(2 * PAGE),
+        moved_pages: u64::MAX,
+    };
+    let mut notes = Notes::default();
+    Engine::new(vec![group], Options::default()).run(&mut notes, || false).unwrap();
+    let learned = outcomes.lock().unwrap();
+    let reported = notes.outcomes.iter().map(|o| (o.2.clone(), PageSize::Base));
+    assert_eq!(*learned, reported.collect::<Vec<_>>());
+    let failed: Vec<u64> = learned
+        .iter()
+        .map(|(o, size)| o.failures.iter().map(|f| f.range.pages(*size)).sum())
+        .collect();
+    assert_eq!(failed, [2, 0, 0]);
+}

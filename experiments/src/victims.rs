@@ -1,16 +1,18 @@
 //! Policies on a live machine: beside its plan, a policy names pages that may be demoted where a
 //! promotion finds no room, as under terraced. A policy does not know how much of fast memory other
-//! programs leave free.
+//! programs leave free. And pages that could not be moved are left out of what it sees.
 
 use std::fmt;
 use std::sync::Arc;
 
 use terrace_core::coldness::Coldness;
 use terrace_core::oracle::OracleTrace;
-use terrace_core::plan::Decision;
+use terrace_core::page::PageSize;
+use terrace_core::plan::{Decision, Outcome};
 use terrace_core::policy::{Allocation, ExternalReport, Policy};
 use terrace_core::remap::LayoutFollower;
 use terrace_core::scan::{Budget, Scan};
+use terrace_core::unmovable::MovableOnly;
 
 /// A policy whose plans name victims.
 pub(crate) struct WithVictims {
@@ -21,6 +23,7 @@ pub(crate) struct WithVictims {
 
 impl WithVictims {
     pub(crate) fn new(policy: Box<dyn Policy>) -> Self {
+        let policy = Box::new(MovableOnly::new(policy));
         WithVictims { policy, layout: LayoutFollower::default(), coldness: Coldness::default() }
     }
 }
@@ -44,6 +47,10 @@ impl Policy for WithVictims {
         let mut decision = self.policy.decide(scan, budget);
         decision.plan.victims = self.coldness.victims(scan, &decision.plan);
         decision
+    }
+
+    fn outcome(&mut self, outcome: &Outcome, page_size: PageSize) {
+        self.policy.outcome(outcome, page_size);
     }
 
     fn most_moved_pages(&self, budget: &Budget) -> u64 {
@@ -79,7 +86,7 @@ impl Policy for WithVictims {
 mod tests {
     use super::*;
     use terrace_core::bits::PageBits;
-    use terrace_core::page::{Layout, PageSize};
+    use terrace_core::page::Layout;
 
     #[test]
     fn a_promotion_comes_with_the_coldest_page_that_is_fast() {

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_core::interfaces::{MachineError, Mover, Observation, Tracker};
 use terrace_core::policy::{self, Policy, PolicyError};
 use terrace_core::scan::Scan;
+use terrace_core::unmovable::MovableOnly;
 use terrace_recordings::container::Truncation;
 use terrace_recordings::error::RecordingError;
 use terrace_recordings::period::{
@@ -26,6 +27,9 @@ use terrace_recordings::period::{
 
 use crate::machine::{GroupConfig, Machine, MachineConfig};
 use crate::placement::Placement;
+
+/// Machines on which pages that could not be moved are left out of what policies see.
+const LIVE: [&str; 2] = ["vm", "host"];
 
 /// Why a recording could not be replayed.
 #[derive(Debug, thiserror::Error)]
@@ -91,14 +95,21 @@ pub struct PlanReplay {
 pub fn replay_plans<R: Read>(mut records: Records<R>) -> Result<PlanReplay, ReplayError> {
     let groups = records.header().groups.clone();
     let mut policies = groups.iter().map(build).collect::<Result<Vec<_>, _>>()?;
+    if LIVE.contains(&records.header().machine.as_str()) {
+        let live = |policy| Box::new(MovableOnly::new(policy)) as Box<dyn Policy>;
+        policies = policies.into_iter().map(live).collect();
+    }
     let mut replay = PlanReplay::default();
     for record in records.by_ref() {
         let Record::Period(record) = record? else { continue };
-        let PeriodRecord { group, scan, budget: Some(budget), decision, .. } = *record else {
+        let PeriodRecord { group, scan, budget: Some(budget), decision, outcome } = *record else {
             replay.undecided_periods += 1;
             continue;
         };
         let again = policies[group].decide(&scan, &budget);
+        if let Some(outcome) = outcome {
+            policies[group].outcome(&outcome, scan.layout.page_size());
+        }
         let Some(decision) = decision else {
             replay.undecided_periods += 1;
             continue;

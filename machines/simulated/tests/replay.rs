@@ -10,8 +10,9 @@ use support::scan;
 use terrace_core::interfaces::{Mover, Observation, Tracker};
 use terrace_core::page::PageSize;
 use terrace_core::policies::REGISTRY;
-use terrace_core::policy;
+use terrace_core::policy::{self, Policy};
 use terrace_core::scan::Budget;
+use terrace_core::unmovable::MovableOnly;
 use terrace_recordings::period::{
     GroupHeader, Header, PeriodReader, PeriodWriter, RecordingSource,
 };
@@ -36,7 +37,7 @@ fn header(groups: Vec<GroupHeader>) -> Header {
     Header {
         created_by: "terrace test".to_owned(),
         experiment: "replay".to_owned(),
-        machine: "simulated".to_owned(),
+        machine: "sim".to_owned(),
         kernel: String::new(),
         period_ms: 1000,
         seed: 17,
@@ -47,6 +48,11 @@ fn header(groups: Vec<GroupHeader>) -> Header {
 /// Runs two programs, one after the other, in each group and records them. Budgets change with the
 /// layouts and are almost 0 at the start.
 fn record(path: &Path, groups: Vec<GroupHeader>, busy_rate: f64) {
+    record_on("sim", path, groups, busy_rate);
+}
+
+/// The same as on this machine, with policies as there.
+fn record_on(machine_name: &str, path: &Path, groups: Vec<GroupHeader>, busy_rate: f64) {
     let part = |name: &str, footprint_mib| {
         json!({"generator": name, "parameters": {
             "footprint_mib": footprint_mib, "duration_ms": 1000 * PERIODS / 2,
@@ -60,6 +66,10 @@ fn record(path: &Path, groups: Vec<GroupHeader>, busy_rate: f64) {
         let timing = Timing { page_size: PageSize::Huge, period_ms: 1000, seed: number as u64 };
         let source = generators::build("mix", &parameters, timing).unwrap();
         let policy = policy::build(&group.policy, &group.parameters, group.policy_seed).unwrap();
+        let policy: Box<dyn Policy> = match machine_name {
+            "sim" => policy,
+            _ => Box::new(MovableOnly::new(policy)),
+        };
         let config = GroupConfig {
             name: group.name.clone(),
             page_size: PageSize::Huge,
@@ -69,13 +79,16 @@ fn record(path: &Path, groups: Vec<GroupHeader>, busy_rate: f64) {
         };
         members.push((machine.add_group(config, source).unwrap(), policy));
     }
-    let mut writer = PeriodWriter::create(path, header(groups)).unwrap();
+    let mut writer =
+        PeriodWriter::create(path, Header { machine: machine_name.to_owned(), ..header(groups) })
+            .unwrap();
     for _ in 0..PERIODS {
         for (number, ((tracker, mover), policy)) in members.iter_mut().enumerate() {
             let scan = scan(tracker);
             let budget = Budget::fast(scan.pages() as u64 * 2 / 5);
             let decision = policy.decide(&scan, &budget);
             let outcome = mover.apply(&decision.plan).unwrap();
+            policy.outcome(&outcome, scan.layout.page_size());
             writer.period(number, &scan, &budget, &decision, &outcome).unwrap();
         }
     }
@@ -134,6 +147,28 @@ fn every_policy_decides_again_what_was_recorded() {
     assert_eq!(replay.mismatches, []);
     assert_eq!((replay.compared_periods, replay.undecided_periods), (PERIODS * count, 0));
     assert_eq!(replay.truncation, None);
+}
+
+#[test]
+fn what_a_live_policy_was_not_shown_is_not_shown_again() {
+    let (_folder, path) = folder();
+    let groups = || vec![group("lfu", "a"), group("terrace", "b")];
+    let replayed = |machine: &str| {
+        record_on(machine, &path, groups(), 0.6);
+        let replay = replay_plans(PeriodReader::open(&path).unwrap().records()).unwrap();
+        let plans: Vec<_> = PeriodReader::open(&path)
+            .unwrap()
+            .records()
+            .filter_map(|record| match record.unwrap() {
+                terrace_recordings::period::Record::Period(r) => Some(r.decision.unwrap().plan),
+                _ => None,
+            })
+            .collect();
+        (replay.mismatches, plans)
+    };
+    let (live, simulated) = (replayed("host"), replayed("sim"));
+    assert_eq!((live.0, simulated.0), (vec![], vec![]));
+    assert!(live.1 != simulated.1, "pages that stay are left out live, and only there");
 }
 
 /// The recording with another header: as if a policy had changed since.

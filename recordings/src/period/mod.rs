@@ -67,7 +67,7 @@ pub struct Header {
     pub created_by: String,
     /// The experiment's name, or its text.
     pub experiment: String,
-    /// The machine it ran on: "simulated", "virtual", "host".
+    /// The machine it ran on: "sim", "vm", "host".
     pub machine: String,
     /// The kernel of that machine; empty where there is none.
     pub kernel: String,

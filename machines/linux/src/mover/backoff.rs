@@ -4,8 +4,8 @@
 //! that cannot migrate. The kernel tries each ten times and more, unmapped meanwhile, which took 600 ms
 //! for a range of base pages in a virtual machine, six periods. A policy asks for the same pages again
 //! and again, and there was no time for any other. So a page is not tried for many times as long as
-//! trying has taken, and for twice as long at each further time. terraced leaves such pages out of what
-//! its policies see as well, by periods, so that they choose others (`throttle/unmovable.rs` there).
+//! trying has taken, and for twice as long at each further time. Such pages are left out of what
+//! policies see as well, by periods, so that they choose others (`terrace_core::unmovable`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
