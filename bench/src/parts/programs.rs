@@ -4,7 +4,9 @@
 //! Each case is one `terrace compare` with its results in a folder of its own, so an experiment that
 //! was interrupted goes on where it stopped. `TERRACE_LIVE` names the folder of all
 //! (`target/programs`), `TERRACE_PROGRAMS` and `TERRACE_SHARES` select programs and percents,
-//! `TERRACE_RUNS` is the number of runs of each case (1). The `terrace` beside this program is run.
+//! `TERRACE_RUNS` is the number of runs of each case (1). `TERRACE_KERNEL` is the kernel of all (`debian`);
+//! on a newer one (`debian-7.3`) DAMON's own tiering is beside the others, for it sets itself goals there.
+//! The `terrace` beside this program is run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -30,23 +32,58 @@ pub const PART: Part = Part {
 /// Percents of a program's memory, by the rough half that its file has.
 const SHARES: [u64; 3] = [25, 50, 75];
 const SHARE_OF_FILE: u64 = 50;
-/// What Linux does by itself, and policies, in the order of the figures.
+/// What Linux does by itself, and policies, in the order of the figures. Older kernels have no goals of DAMON.
 const RIVALS: [&str; 2] = ["nothing", "linux"];
+const NEWER_RIVALS: [&str; 3] = ["nothing", "linux", "damon"];
 const POLICIES: [&str; 2] = ["amp", "terrace"];
+/// Kernels by the names that experiments have for them. That of experiments that name none is the first.
+const KERNELS: [(&str, &[&str]); 2] = [("debian", &RIVALS), ("debian-7.3", &NEWER_RIVALS)];
 /// The policy whose place among the others is counted, and what counts as the best.
 const OURS: &str = "terrace";
 const AS_GOOD: f64 = 1.02;
+
+/// A kernel, and what runs on it.
+#[derive(Clone, Copy)]
+struct Systems {
+    /// `None` for that of experiments that name none.
+    kernel: Option<&'static str>,
+    rivals: &'static [&'static str],
+}
+
+impl Systems {
+    /// Those of the kernel of this name.
+    fn of(kernel: &str) -> anyhow::Result<Self> {
+        let at = KERNELS.iter().position(|(name, _)| *name == kernel).with_context(|| {
+            let names = KERNELS.map(|(name, _)| name).join(" or ");
+            format!("TERRACE_KERNEL = '{kernel}'; expected {names}")
+        })?;
+        let (name, rivals) = KERNELS[at];
+        Ok(Systems { kernel: (at > 0).then_some(name), rivals })
+    }
+
+    /// In the order of the figures.
+    fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.rivals.iter().copied().chain(POLICIES)
+    }
+
+    /// What the names of figures begin with.
+    fn prefix(&self) -> String {
+        self.kernel.map_or_else(|| "programs".to_owned(), |kernel| format!("programs.{kernel}"))
+    }
+}
 
 /// A program at one share of fast memory, for one time.
 struct Case {
     program: String,
     share: u64,
     run: u64,
+    systems: Systems,
 }
 
 impl Case {
     fn name(&self) -> String {
-        format!("{}-{}-{}", self.program, self.share, self.run)
+        let kernel = self.systems.kernel.map_or_else(String::new, |kernel| format!("-{kernel}"));
+        format!("{}-{}-{}{kernel}", self.program, self.share, self.run)
     }
 }
 
@@ -76,6 +113,8 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
     let runs: u64 = runs.parse().ok().filter(|n| *n > 0).with_context(|| {
         format!("TERRACE_RUNS = '{runs}'; expected a number of runs of each case, 1 or more")
     })?;
+    let kernel = std::env::var("TERRACE_KERNEL").unwrap_or_else(|_| KERNELS[0].0.to_owned());
+    let systems = Systems::of(&kernel)?;
     let terrace = std::env::current_exe()?.with_file_name("terrace");
     let folder = std::env::var_os("TERRACE_LIVE").map(PathBuf::from);
     let folder = std::path::absolute(folder.unwrap_or(workspace().join("target/programs")))?;
@@ -85,7 +124,7 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
     for run in 1..=runs {
         for share in &shares {
             let share = share.parse()?;
-            let case = |program: &String| Case { program: program.clone(), share, run };
+            let case = |program: &String| Case { program: program.clone(), share, run, systems };
             cases.extend(programs.iter().map(case));
         }
     }
@@ -95,12 +134,13 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
     })?;
     let mut of_cell: BTreeMap<(u64, &str, &str), Vec<Cell>> = BTreeMap::new();
     for (case, cells) in cases.iter().zip(&done) {
-        for (system, cell) in RIVALS.iter().chain(&POLICIES).zip(cells) {
+        for (system, cell) in systems.names().zip(cells) {
             of_cell.entry((case.share, &case.program, system)).or_default().push(*cell);
         }
     }
     for ((share, program, system), cells) in &of_cell {
-        let name = |what: &str| format!("programs.{program}.{share}.{system}.{what}");
+        let prefix = systems.prefix();
+        let name = |what: &str| format!("{prefix}.{program}.{share}.{system}.{what}");
         let spread: Vec<String> =
             cells.iter().map(|cell| format!("{:.3}", cell.slowdown)).collect();
         let instructions =
@@ -114,7 +154,7 @@ fn run(report: &mut Report) -> anyhow::Result<()> {
         report.add(&name("fast_misses_share"), misses, "share", &conditions)?;
     }
     let means = of_cell.into_iter().map(|(key, cells)| (key, mean(&cells))).collect();
-    summary(&means, report)
+    summary(systems, &means, report)
 }
 
 /// The geometric mean of the slowdowns of a cell's runs.
@@ -129,7 +169,12 @@ fn geometric(values: impl Iterator<Item = f64>) -> f64 {
 
 /// By share: the geometric mean of every system, in how many programs ours is best or within 2 % of
 /// the best, and the most that it is behind nothing moved and behind Linux.
-fn summary(means: &BTreeMap<(u64, &str, &str), f64>, report: &mut Report) -> anyhow::Result<()> {
+fn summary(
+    systems: Systems,
+    means: &BTreeMap<(u64, &str, &str), f64>,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let prefix = systems.prefix();
     let shares: std::collections::BTreeSet<u64> = means.keys().map(|key| key.0).collect();
     for share in shares {
         let of = |system: &str| -> Vec<f64> {
@@ -138,20 +183,20 @@ fn summary(means: &BTreeMap<(u64, &str, &str), f64>, report: &mut Report) -> any
         };
         let ours = of(OURS);
         let conditions = format!("{} programs", ours.len());
-        for system in RIVALS.iter().chain(&POLICIES) {
-            let name = format!("programs.{share}.{system}.geometric_mean_x");
+        for system in systems.names() {
+            let name = format!("{prefix}.{share}.{system}.geometric_mean_x");
             report.add(&name, geometric(of(system).into_iter()), "times", &conditions)?;
         }
-        let all: Vec<Vec<f64>> = RIVALS.iter().chain(&POLICIES).map(|system| of(system)).collect();
+        let all: Vec<Vec<f64>> = systems.names().map(of).collect();
         let best =
             |program: usize| all.iter().map(|system| system[program]).fold(f64::INFINITY, f64::min);
         let as_good =
             ours.iter().enumerate().filter(|(n, own)| **own <= AS_GOOD * best(*n)).count();
-        let name = format!("programs.{share}.terrace.best_or_within_2_percent");
+        let name = format!("{prefix}.{share}.terrace.best_or_within_2_percent");
         report.add(&name, as_good as f64, "programs", &conditions)?;
-        for (rival, slowdowns) in RIVALS.iter().zip(&all) {
+        for (rival, slowdowns) in systems.rivals.iter().zip(&all) {
             let behind = ours.iter().zip(slowdowns).map(|(own, other)| own / other);
-            let name = format!("programs.{share}.terrace.most_over_{rival}_x");
+            let name = format!("{prefix}.{share}.terrace.most_over_{rival}_x");
             report.add(&name, behind.fold(0.0, f64::max), "times", &conditions)?;
         }
     }
@@ -169,6 +214,9 @@ fn experiment(case: &Case, examples: &Path) -> anyhow::Result<Experiment> {
     let [group] = experiment.groups.as_mut_slice() else { bail!("expected one group") };
     let half = group.fast.context("expected a size of fast memory")?.0;
     group.fast = Some(Size(half * case.share / SHARE_OF_FILE));
+    if let Some(kernel) = case.systems.kernel {
+        experiment.machine.kernel = Some(kernel.into());
+    }
     Ok(experiment)
 }
 
@@ -194,7 +242,9 @@ fn measure(
         fs::write(&file, text).with_context(|| file.display().to_string())?;
         let mut command = Command::new(terrace);
         command.arg("compare").arg(&file).args(["--machine", "vm", "--jobs", "1", "--force"]);
-        command.args(["--rivals", &RIVALS.join(",")]).args(["--policies", &POLICIES.join(",")]);
+        command
+            .args(["--rivals", &case.systems.rivals.join(",")])
+            .args(["--policies", &POLICIES.join(",")]);
         let output =
             command.arg("--out").arg(&out).output().context(terrace.display().to_string())?;
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -206,13 +256,13 @@ fn measure(
         );
     }
     let rows: Vec<RunRow> = read(&out)?;
-    let cells = cells_of(&rows).with_context(|| out.display().to_string())?;
+    let cells = cells_of(&rows, case.systems).with_context(|| out.display().to_string())?;
     Ok(cells)
 }
 
 /// The cells of a comparison in the order of the systems. Refuses one whose slowdowns cannot be compared:
 /// with memory that was not all fast, or by different work.
-fn cells_of(rows: &[RunRow]) -> anyhow::Result<Vec<Cell>> {
+fn cells_of(rows: &[RunRow], systems: Systems) -> anyhow::Result<Vec<Cell>> {
     let fast = rows.iter().find(|row| row.policy == ALL_FAST);
     let share = fast.context("no run with all memory fast")?.program_hit_ratio;
     let share = share.context("nothing is known of the misses with all memory fast")?;
@@ -225,8 +275,8 @@ fn cells_of(rows: &[RunRow]) -> anyhow::Result<Vec<Cell>> {
         let notes = row.notes.as_deref().unwrap_or_default();
         ensure!(!notes.contains(NOT_FILLED), "under {}: {notes}", row.policy);
     }
-    let cell = |system: &&str| {
-        let row = rows.iter().find(|row| row.policy == *system);
+    let cell = |system: &str| {
+        let row = rows.iter().find(|row| row.policy == system);
         let row = row.with_context(|| format!("no run under {system}"))?;
         let [Some(slowdown), Some(fast_misses)] = [row.slowdown, row.program_hit_ratio] else {
             bail!("no slowdown under {system}");
@@ -240,8 +290,7 @@ fn cells_of(rows: &[RunRow]) -> anyhow::Result<Vec<Cell>> {
         })?;
         Ok(Cell { slowdown, instructions, fast_misses })
     };
-    let cells: Vec<Cell> =
-        RIVALS.iter().chain(&POLICIES).map(cell).collect::<anyhow::Result<_>>()?;
+    let cells: Vec<Cell> = systems.names().map(cell).collect::<anyhow::Result<_>>()?;
     let compared = |cell: &Cell| cell.instructions;
     let [least, most] = [cells.iter().map(compared).min(), cells.iter().map(compared).max()]
         .map(|n| n.unwrap_or(0));
@@ -309,15 +358,15 @@ mod tests {
 
     #[test]
     fn what_cannot_be_compared_is_refused() {
-        let mut rows: Vec<RunRow> =
-            RIVALS.iter().chain(&POLICIES).map(|system| row(system)).collect();
+        let systems = Systems::of("debian").unwrap();
+        let mut rows: Vec<RunRow> = systems.names().map(row).collect();
         rows.push(RunRow { program_hit_ratio: Some(0.995), ..row(ALL_FAST) });
-        let cells = cells_of(&rows).unwrap();
+        let cells = cells_of(&rows, systems).unwrap();
         assert_eq!((cells.len(), cells[0].instructions), (4, 80_000_000));
         let refusal = |change: fn(&mut Vec<RunRow>)| {
             let mut rows = rows.clone();
             change(&mut rows);
-            cells_of(&rows).map(|cells| cells.len()).unwrap_err().to_string()
+            cells_of(&rows, systems).map(|cells| cells.len()).unwrap_err().to_string()
         };
         let text = refusal(|rows| rows[4].program_hit_ratio = Some(0.23));
         assert!(text.contains("0.230 of the misses"), "{text}");
