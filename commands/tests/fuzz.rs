@@ -190,6 +190,7 @@ fn period_header() -> period::Header {
         kernel: String::new(),
         period_ms: 1000,
         seed: 1,
+        leaves_out_unmovable: false,
         groups: vec![period::GroupHeader {
             name: "g".to_owned(),
             policy: "lru".to_owned(),

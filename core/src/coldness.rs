@@ -50,8 +50,8 @@ impl Coldness {
 
     /// For promotions of a plan the pages of fast memory that may give up their places: the hottest
     /// that comes with the coldest that the plan leaves where it is, as long as the first was used
-    /// more lately, or more often.
-    pub fn victims(&self, scan: &Scan, plan: &Plan) -> Vec<Exchange> {
+    /// more lately, or more often. None of those that are left out.
+    pub fn victims(&self, scan: &Scan, plan: &Plan, left_out: &PageBits) -> Vec<Exchange> {
         let size = scan.layout.page_size();
         let pages = |range: &VirtualRange| {
             let first = scan.layout.index(range.space, range.start).unwrap_or(usize::MAX);
@@ -59,6 +59,7 @@ impl Coldness {
             first.min(end)..end
         };
         let mut going = PageBits::new(scan.pages());
+        left_out.iter_ones().for_each(|page| going.set(page, true));
         let downs = plan.demotions.iter().chain(plan.exchanges.iter().map(|e| &e.down));
         downs.for_each(|range| going.set_range(pages(range), true));
         let sampled = !self.shares.is_empty();
@@ -132,7 +133,7 @@ mod tests {
         };
         let index = |r: &VirtualRange| layout.index(r.space, r.start).unwrap();
         let pairs = |coldness: &Coldness, plan: &Plan| -> Vec<(usize, usize)> {
-            let victims = coldness.victims(&scan, plan);
+            let victims = coldness.victims(&scan, plan, &PageBits::default());
             victims.iter().map(|v| (index(&v.up), index(&v.down))).collect()
         };
         // Page 4 goes anyway; pages 7 and 9 are no hotter than any.

@@ -89,6 +89,7 @@ impl History {
             kernel: String::new(),
             period_ms: who.period_ms,
             seed: 0,
+            leaves_out_unmovable: false,
             groups: vec![GroupHeader {
                 name: who.cgroup.clone(),
                 policy: "none".to_owned(),

@@ -395,7 +395,7 @@ impl Throttle {
                 ..Plan::default()
             }
         } else {
-            plan.victims = self.coldness.victims(scan, &plan);
+            plan.victims = self.coldness.victims(scan, &plan, &self.left_out);
             return plan;
         };
         let (kept_up, kept_down) = passed.pages(size);
@@ -496,6 +496,11 @@ impl Policy for ThrottledPolicy {
         };
         decision.plan = throttle.pass(decision.plan, scan, &bounded);
         decision
+    }
+
+    /// The throttle gets it with the rest of the period's report.
+    fn outcome(&mut self, outcome: &Outcome, page_size: PageSize) {
+        lock(&self.policy).outcome(outcome, page_size);
     }
 
     fn most_moved_pages(&self, budget: &Budget) -> u64 {

@@ -16,7 +16,7 @@ use terrace_results::{HardwareRow, PeriodRow, RunRow};
 use crate::file::GroupSpec;
 use crate::heat::{self, Heat};
 use crate::rows::Rows;
-use crate::run::{Event, Events, Run};
+use crate::run::{Event, Events, MachineKind, Run};
 
 /// Collects one run: rows, heat map, recording.
 pub(crate) struct Collector<'a> {
@@ -106,6 +106,7 @@ impl<'a> Collector<'a> {
             // Recordings have whole milliseconds.
             period_ms: experiment.period_length_us().div_ceil(1000),
             seed: experiment.seed,
+            leaves_out_unmovable: run.request.machine != MachineKind::Simulated,
             groups: experiment.groups.iter().map(group).collect(),
         };
         let recording = PeriodWriter::create(&run.recording(), header)?;

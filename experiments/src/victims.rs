@@ -16,15 +16,18 @@ use terrace_core::unmovable::MovableOnly;
 
 /// A policy whose plans name victims.
 pub(crate) struct WithVictims {
-    policy: Box<dyn Policy>,
+    policy: MovableOnly,
     layout: LayoutFollower,
     coldness: Coldness,
 }
 
 impl WithVictims {
     pub(crate) fn new(policy: Box<dyn Policy>) -> Self {
-        let policy = Box::new(MovableOnly::new(policy));
-        WithVictims { policy, layout: LayoutFollower::default(), coldness: Coldness::default() }
+        WithVictims {
+            policy: MovableOnly::new(policy),
+            layout: LayoutFollower::default(),
+            coldness: Coldness::default(),
+        }
     }
 }
 
@@ -45,7 +48,7 @@ impl Policy for WithVictims {
         }
         self.coldness.observe(scan);
         let mut decision = self.policy.decide(scan, budget);
-        decision.plan.victims = self.coldness.victims(scan, &decision.plan);
+        decision.plan.victims = self.coldness.victims(scan, &decision.plan, self.policy.left_out());
         decision
     }
 

@@ -307,6 +307,7 @@ pub fn write_history(path: &Path, service: &str, boot: &str, drawn: &Drawn) -> a
         kernel: String::new(),
         period_ms: 1000,
         seed: 0,
+        leaves_out_unmovable: false,
         groups: vec![GroupHeader {
             name: format!("/fleet.slice/{service}.service"),
             policy: "none".to_owned(),

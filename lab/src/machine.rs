@@ -127,8 +127,8 @@ pub struct GuestMachine {
     /// marked.
     pub count_after: u32,
     /// Counting and modelled time begin not with the command but at its first mark
-    /// (`terrace_recorder::nodes::mark`): until then a guest with `memory_clock` counts
-    /// instructions, some ten times as fast.
+    /// (`terrace_recorder::nodes::mark`): until then each instruction of a guest with
+    /// `memory_clock` takes a cycle, and the emulation is some ten times as fast.
     pub begins_marked: bool,
     /// Bound on the boot, from the start of QEMU to the guest's first process, further attempts
     /// included.

@@ -109,7 +109,7 @@ const AFTER: u64 = 400_000_000;
 
 #[test]
 fn systems_are_measured_from_the_same_place_of_a_programs_work() {
-    // By the mark the program has executed some 20 million instructions, or half as many.
+    // By the mark the program has executed some 60 million instructions, or half as many.
     let alone = after_work(Qemu::default(), None, "");
     let of_newer = after_work(Qemu::Packaged { major: 10 }, None, "");
     let before_clock = Some(ObservationPlan::default());

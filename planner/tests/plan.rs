@@ -274,6 +274,7 @@ fn accessed_pages_are_a_weaker_recording_and_say_so() {
         kernel: String::new(),
         period_ms: 1000,
         seed: 1,
+        leaves_out_unmovable: false,
         groups: vec![GroupHeader {
             name: "g".to_owned(),
             policy: "lfu".to_owned(),

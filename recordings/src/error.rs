@@ -140,6 +140,7 @@ mod tests {
             kernel: String::new(),
             period_ms: 1,
             seed: 1,
+            leaves_out_unmovable: false,
             groups: Vec::new(),
         };
         let made = PeriodWriter::create(&folder.path().join("no/r.trec"), header);

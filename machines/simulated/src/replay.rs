@@ -28,9 +28,6 @@ use terrace_recordings::period::{
 use crate::machine::{GroupConfig, Machine, MachineConfig};
 use crate::placement::Placement;
 
-/// Machines on which pages that could not be moved are left out of what policies see.
-const LIVE: [&str; 2] = ["vm", "host"];
-
 /// Why a recording could not be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
@@ -95,7 +92,7 @@ pub struct PlanReplay {
 pub fn replay_plans<R: Read>(mut records: Records<R>) -> Result<PlanReplay, ReplayError> {
     let groups = records.header().groups.clone();
     let mut policies = groups.iter().map(build).collect::<Result<Vec<_>, _>>()?;
-    if LIVE.contains(&records.header().machine.as_str()) {
+    if records.header().leaves_out_unmovable {
         let live = |policy| Box::new(MovableOnly::new(policy)) as Box<dyn Policy>;
         policies = policies.into_iter().map(live).collect();
     }

@@ -10,7 +10,7 @@ use support::scan;
 use terrace_core::interfaces::{Mover, Observation, Tracker};
 use terrace_core::page::PageSize;
 use terrace_core::policies::REGISTRY;
-use terrace_core::policy::{self, Policy};
+use terrace_core::policy;
 use terrace_core::scan::Budget;
 use terrace_core::unmovable::MovableOnly;
 use terrace_recordings::period::{
@@ -41,6 +41,7 @@ fn header(groups: Vec<GroupHeader>) -> Header {
         kernel: String::new(),
         period_ms: 1000,
         seed: 17,
+        leaves_out_unmovable: false,
         groups,
     }
 }
@@ -48,11 +49,11 @@ fn header(groups: Vec<GroupHeader>) -> Header {
 /// Runs two programs, one after the other, in each group and records them. Budgets change with the
 /// layouts and are almost 0 at the start.
 fn record(path: &Path, groups: Vec<GroupHeader>, busy_rate: f64) {
-    record_on("sim", path, groups, busy_rate);
+    record_as(false, path, groups, busy_rate);
 }
 
-/// The same as on this machine, with policies as there.
-fn record_on(machine_name: &str, path: &Path, groups: Vec<GroupHeader>, busy_rate: f64) {
+/// The same, with policies as they are live or not.
+fn record_as(is_live: bool, path: &Path, groups: Vec<GroupHeader>, busy_rate: f64) {
     let part = |name: &str, footprint_mib| {
         json!({"generator": name, "parameters": {
             "footprint_mib": footprint_mib, "duration_ms": 1000 * PERIODS / 2,
@@ -65,11 +66,11 @@ fn record_on(machine_name: &str, path: &Path, groups: Vec<GroupHeader>, busy_rat
     for (number, group) in groups.iter().enumerate() {
         let timing = Timing { page_size: PageSize::Huge, period_ms: 1000, seed: number as u64 };
         let source = generators::build("mix", &parameters, timing).unwrap();
-        let policy = policy::build(&group.policy, &group.parameters, group.policy_seed).unwrap();
-        let policy: Box<dyn Policy> = match machine_name {
-            "sim" => policy,
-            _ => Box::new(MovableOnly::new(policy)),
-        };
+        let built = policy::build(&group.policy, &group.parameters, group.policy_seed);
+        let mut policy = built.unwrap();
+        if is_live {
+            policy = Box::new(MovableOnly::new(policy));
+        }
         let config = GroupConfig {
             name: group.name.clone(),
             page_size: PageSize::Huge,
@@ -80,7 +81,7 @@ fn record_on(machine_name: &str, path: &Path, groups: Vec<GroupHeader>, busy_rat
         members.push((machine.add_group(config, source).unwrap(), policy));
     }
     let mut writer =
-        PeriodWriter::create(path, Header { machine: machine_name.to_owned(), ..header(groups) })
+        PeriodWriter::create(path, Header { leaves_out_unmovable: is_live, ..header(groups) })
             .unwrap();
     for _ in 0..PERIODS {
         for (number, ((tracker, mover), policy)) in members.iter_mut().enumerate() {
@@ -153,8 +154,8 @@ fn every_policy_decides_again_what_was_recorded() {
 fn what_a_live_policy_was_not_shown_is_not_shown_again() {
     let (_folder, path) = folder();
     let groups = || vec![group("lfu", "a"), group("terrace", "b")];
-    let replayed = |machine: &str| {
-        record_on(machine, &path, groups(), 0.6);
+    let replayed = |is_live| {
+        record_as(is_live, &path, groups(), 0.6);
         let replay = replay_plans(PeriodReader::open(&path).unwrap().records()).unwrap();
         let plans: Vec<_> = PeriodReader::open(&path)
             .unwrap()
@@ -166,7 +167,7 @@ fn what_a_live_policy_was_not_shown_is_not_shown_again() {
             .collect();
         (replay.mismatches, plans)
     };
-    let (live, simulated) = (replayed("host"), replayed("sim"));
+    let (live, simulated) = (replayed(true), replayed(false));
     assert_eq!((live.0, simulated.0), (vec![], vec![]));
     assert!(live.1 != simulated.1, "pages that stay are left out live, and only there");
 }

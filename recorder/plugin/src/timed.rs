@@ -120,7 +120,7 @@ pub fn begin(
         direct_map.map(|at| Registers::find(id).map(|found| (found, at))).transpose()?;
     TimedMachine::new(&config, 0).map_err(|e| e.to_string())?;
     let clock = QemuClock::find()?;
-    let full_speed = FullSpeed::of(&config);
+    let (full_speed, turns) = (FullSpeed::of(&config), Turns::find(clock, &config)?);
     let timed = Timed {
         config,
         machine: None,
@@ -131,7 +131,7 @@ pub fn begin(
         work: work.as_ref().map(Work::new),
         catches_up: None,
         begins_after: None,
-        turns: Turns::find(clock)?,
+        turns,
         clock,
         ranges,
         registers,
@@ -310,6 +310,9 @@ fn at_full_speed(index: c_uint, block: &Block) {
     } else {
         // No time passes meanwhile: what waits for the time comes behind it.
         timed.clock.add(-i64::from(block.instructions));
+    }
+    if turns::is_to_leave(index) {
+        timed.clock.end_slice(index);
     }
     let Some(work) = &mut timed.work else { return };
     work.block(index as usize, block);

@@ -4,9 +4,14 @@
 //! runs goes on until the next timer is due. QEMU before 8.1 calls the others then, with no time left,
 //! and begins with the first one again: while it is busy the others do not run. Whatever one processor
 //! asks of another (a flush of translations, a thread that is to end) waits for as long, and a warm-up
-//! is of little use. So a timer of the machine's own is due every 200 microseconds, and with it all
-//! processors are asked to leave. One that is asked before it is called is called anew, when there is
-//! time again, instead of the first one.
+//! is of little use. So a timer of the machine's own ends turns: all processors are asked to leave. One that
+//! is asked before it is called is called anew, when there is time again, instead of the first one.
+//!
+//! A slice has as many instructions as there are nanoseconds until the next timer. Where several take a
+//! nanosecond, the time is not over then, and the next processor has a slice of what is left, and so on.
+//! So the first slice is made 200 microseconds long, and a turn as many times as long as instructions take
+//! less than a nanosecond. The first processor would have the first, longest slice of each: in every other
+//! turn it is asked to leave at once.
 //!
 //! The asking is left to work that QEMU does between processors: in a timer's function it would come
 //! before the call without time, which answers it.
@@ -16,10 +21,13 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use terrace_timed::config::TimedConfig;
+use terrace_timed::full_speed::instructions_in;
+
 use crate::clock::{QemuClock, symbol};
 
-/// How long a processor goes on.
-const TURN_NS: i64 = 200_000;
+/// How long a processor goes on at most.
+const SLICE_NS: u64 = 200_000;
 /// A function of the versions that divide the time.
 const DIVIDES: &std::ffi::CStr = c"icount_percpu_budget";
 /// QEMU's clock of the machine.
@@ -44,6 +52,10 @@ type Set = unsafe extern "C" fn(timer: *mut c_void, at_ns: i64);
 
 /// Set when turns end.
 static ENDED: AtomicBool = AtomicBool::new(false);
+/// Whether the first processor is to leave this turn to the others at first.
+static FIRST_WAITS: AtomicBool = AtomicBool::new(false);
+/// The same of the turn after.
+static FIRST_WAITS_NEXT: AtomicBool = AtomicBool::new(false);
 
 /// The timer.
 pub struct Turns {
@@ -52,11 +64,12 @@ pub struct Turns {
     set: Set,
     queue: Queue,
     clock: QemuClock,
+    turn_ns: i64,
 }
 
 impl Turns {
-    /// Prepares turns; `None` where this QEMU needs none.
-    pub fn find(clock: QemuClock) -> Result<Option<Turns>, String> {
+    /// Prepares turns of this machine; `None` where this QEMU needs none.
+    pub fn find(clock: QemuClock, machine: &TimedConfig) -> Result<Option<Turns>, String> {
         if symbol(DIVIDES).is_ok() {
             return Ok(None);
         }
@@ -71,7 +84,8 @@ impl Turns {
             )
         };
         let timer = Box::leak(Box::new([0u64; WORDS])).as_mut_ptr().cast();
-        Ok(Some(Turns { timer, init, set, queue, clock }))
+        let turn_ns = instructions_in(SLICE_NS, machine).max(SLICE_NS) as i64;
+        Ok(Some(Turns { timer, init, set, queue, clock, turn_ns }))
     }
 
     /// Begins, where there are several processors. In a callback of one, once.
@@ -90,13 +104,20 @@ impl Turns {
     /// The next turn begins.
     fn next(&self) {
         // SAFETY: a timer that was initialised; QEMU's own lock is around its list.
-        unsafe { (self.set)(self.timer, self.clock.at_slice_ns() as i64 + TURN_NS) };
+        unsafe { (self.set)(self.timer, self.clock.at_slice_ns() as i64 + self.turn_ns) };
     }
+}
+
+/// Whether this processor, which begins a block, is to leave.
+#[inline]
+pub fn is_to_leave(index: u32) -> bool {
+    index == 0 && FIRST_WAITS.load(Ordering::Relaxed) && FIRST_WAITS.swap(false, Ordering::Relaxed)
 }
 
 /// Ends turns: the clock has slices of its own.
 pub fn end() {
     ENDED.store(true, Ordering::Relaxed);
+    FIRST_WAITS.store(false, Ordering::Relaxed);
 }
 
 extern "C" fn on_turn(data: *mut c_void) {
@@ -107,6 +128,8 @@ extern "C" fn on_turn(data: *mut c_void) {
     unsafe {
         let turns = &*data.cast::<Turns>();
         turns.next();
+        let waits = FIRST_WAITS_NEXT.fetch_xor(true, Ordering::Relaxed);
+        FIRST_WAITS.store(waits, Ordering::Relaxed);
         (turns.queue)(turns.clock.processor(0), between, data);
     }
 }

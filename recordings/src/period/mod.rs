@@ -75,6 +75,10 @@ pub struct Header {
     pub period_ms: u64,
     /// The experiment's seed.
     pub seed: u64,
+    /// Whether pages that could not be moved were left out of what the policies saw
+    /// (`terrace_core::unmovable`), as live since that is so.
+    #[serde(default)]
+    pub leaves_out_unmovable: bool,
     /// The groups, numbered as in the frames.
     pub groups: Vec<GroupHeader>,
 }

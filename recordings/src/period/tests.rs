@@ -37,6 +37,7 @@ fn header() -> Header {
         kernel: String::new(),
         period_ms: 1000,
         seed: 7,
+        leaves_out_unmovable: false,
         groups: vec![group("huge", PageSize::Huge), group("base", PageSize::Base)],
     }
 }

@@ -193,6 +193,7 @@ fn header(targets: &[u64], period_ns: u64, page_size: PageSize, options: &Import
         kernel: String::new(),
         period_ms: (period_ns.saturating_add(500_000) / 1_000_000).max(1),
         seed: 0,
+        leaves_out_unmovable: false,
         groups: targets
             .iter()
             .map(|key| GroupHeader {
