@@ -156,7 +156,7 @@ impl Unmovable {
     }
 
     /// Number of remembered pages.
-    pub fn len(&self) -> usize {
+    pub fn remembered(&self) -> usize {
         self.pages.len()
     }
 }

@@ -232,7 +232,7 @@ impl Throttle {
         self.judge(scan);
         self.unmovable.next_period();
         self.left_out = self.unmovable.left_out(scan);
-        self.status.unmovable_pages = self.unmovable.len() as u64;
+        self.status.unmovable_pages = self.unmovable.remembered() as u64;
         self.watch_pressure(scan);
         let mut moved_pages = budget.moved_pages;
         let mut tightest = None;

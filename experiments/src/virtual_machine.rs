@@ -179,7 +179,6 @@ impl Finished<'_> {
 
 fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<GuestMachine> {
     let wanted = &experiment.machine;
-    let instructions_as_time = wanted.clock == Clock::Instructions;
     let memory_clock = match wanted.clock {
         Clock::Memory => Some(Box::new(timed::hardware(experiment)?)),
         Clock::Host | Clock::Instructions => None,
@@ -197,7 +196,7 @@ fn machine(experiment: &Experiment, count_accesses: bool) -> anyhow::Result<Gues
                 Clock::Memory => BUSIEST_TIMED,
             })
             .saturating_add(OVERHEAD),
-        instructions_as_time,
+        instructions_as_time: wanted.clock == Clock::Instructions,
         memory_clock,
         samples: (sampled_reads > 0).then(|| SamplePlan {
             accesses_per_sample: sampled_reads,

@@ -22,6 +22,7 @@ mod callbacks;
 mod clock;
 mod code_buffer;
 mod exec;
+mod host;
 mod kernel;
 mod maps;
 mod nodes;

@@ -29,6 +29,7 @@ use terrace_timed::work::Work;
 
 use crate::clock::QemuClock;
 use crate::code_buffer::CodeBuffer;
+use crate::host::cpu_ns;
 use crate::kernel;
 use crate::qemu::{self, Block as QemuBlock, Id, MemInfo};
 use crate::registers::Registers;
@@ -579,20 +580,12 @@ impl Timed {
             "mark": name,
             "figures": machine.figures(),
             "work": machine.work(),
-            "host_cpu_ns": host_cpu_ns(),
+            "host_cpu_ns": cpu_ns(),
         });
         if let Err(error) = self.results.write_all(format!("{line}\n").as_bytes()) {
             eprintln!("terrace recorder: the clock's figures were not written: {error}");
         }
     }
-}
-
-/// Processor time of the host that QEMU has used.
-fn host_cpu_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it is written to only.
-    let failed = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
-    if failed == 0 { time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64 } else { 0 }
 }
 
 /// Ends QEMU: a wrong clock is worse than no machine.
