@@ -18,8 +18,8 @@
 //!   place), [`features`], and [`remap`] (keeping all of it when pages come and go);
 //! - [`parameters`], [`lines`] and [`mod@size`]: how parameters of experiment files are read, and
 //!   where in a file a key is; [`names`]: what an unknown name was meant to be;
-//! - [`policies`]: one file each, and their registry; [`unmovable`]: pages that they are not shown as they
-//!   are;
+//! - [`policies`]: one file each, and their registry; [`live_policy`]: one live, with
+//!   victims, and without the [`unmovable`] pages;
 //! - [`refine`]: which base pages leave the tier of their range;
 //! - [`curve`] and [`partitioning`]: what fast memory is worth to groups, and how it is divided;
 //! - [`heat`]: accesses by address and period, binned; [`working_set`]: how much memory is used, and
@@ -42,6 +42,7 @@ pub mod hotness;
 pub mod input_error;
 pub mod interfaces;
 pub mod lines;
+pub mod live_policy;
 pub mod names;
 pub mod operations;
 pub mod oracle;

@@ -7,16 +7,13 @@
 //! again has moved or is no longer hot, and is forgotten. At most [`MOST_PAGES`] are remembered.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use crate::bits::PageBits;
 use crate::counts::AccessCounts;
-use crate::oracle::OracleTrace;
 use crate::page::{PageSize, SpaceId, VirtualRange};
-use crate::plan::{Decision, Exchange, FailureReason, Outcome, Plan};
-use crate::policy::{Allocation, ExternalReport, Policy};
-use crate::scan::{Budget, PeriodCounters, Scan};
+use crate::plan::{Exchange, FailureReason, Outcome, Plan};
+use crate::scan::{PeriodCounters, Scan};
 
 /// Most remembered pages: some 1 MB.
 pub const MOST_PAGES: usize = 16_384;
@@ -177,83 +174,6 @@ where
     values.into()
 }
 
-/// A policy from which pages are left out that could not be moved.
-pub struct MovableOnly {
-    policy: Box<dyn Policy>,
-    unmovable: Unmovable,
-    /// Pages of the last scan that were left out.
-    left_out: PageBits,
-}
-
-impl MovableOnly {
-    /// This policy; nothing is left out yet.
-    #[must_use]
-    pub fn new(policy: Box<dyn Policy>) -> Self {
-        MovableOnly { policy, unmovable: Unmovable::default(), left_out: PageBits::default() }
-    }
-
-    /// Pages of the last scan that were left out.
-    pub fn left_out(&self) -> &PageBits {
-        &self.left_out
-    }
-}
-
-impl fmt::Debug for MovableOnly {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MovableOnly").field("policy", &self.policy.name()).finish_non_exhaustive()
-    }
-}
-
-impl Policy for MovableOnly {
-    fn name(&self) -> &'static str {
-        self.policy.name()
-    }
-
-    fn decide(&mut self, scan: &Scan, budget: &Budget) -> Decision {
-        self.unmovable.next_period();
-        self.left_out = self.unmovable.left_out(scan);
-        if self.left_out.count() == 0 {
-            return self.policy.decide(scan, budget);
-        }
-        let mut decision = self.policy.decide(&Unmovable::mask(scan, &self.left_out), budget);
-        self.unmovable.take_out(&mut decision.plan, scan.layout.page_size());
-        decision
-    }
-
-    fn outcome(&mut self, outcome: &Outcome, page_size: PageSize) {
-        self.unmovable.learn(outcome, page_size);
-        self.policy.outcome(outcome, page_size);
-    }
-
-    fn most_moved_pages(&self, budget: &Budget) -> u64 {
-        self.policy.most_moved_pages(budget)
-    }
-
-    fn allocation(&self) -> Allocation {
-        self.policy.allocation()
-    }
-
-    fn needs_frames(&self) -> bool {
-        self.policy.needs_frames()
-    }
-
-    fn needs_oracle(&self) -> bool {
-        self.policy.needs_oracle()
-    }
-
-    fn set_oracle(&mut self, future: Arc<OracleTrace>) {
-        self.policy.set_oracle(future);
-    }
-
-    fn external(&self) -> Option<ExternalReport> {
-        self.policy.external()
-    }
-
-    fn metadata_bytes(&self) -> usize {
-        self.policy.metadata_bytes()
-    }
-}
-
 /// Merges neighbours in a list, where `extend` can.
 fn join<T>(items: Vec<T>, extend: impl Fn(&mut T, &T) -> Option<()>) -> Vec<T> {
     let mut joined: Vec<T> = Vec::with_capacity(items.len());
@@ -269,7 +189,6 @@ fn join<T>(items: Vec<T>, extend: impl Fn(&mut T, &T) -> Option<()>) -> Vec<T> {
 mod tests {
     use super::*;
     use crate::page::Layout;
-    use crate::plan::{Direction, Failure};
 
     /// Pages of four ranges: 0 and 1 are fast; all are read as often as their number says.
     fn scan(layout: &Arc<Layout>, fast: &PageBits) -> Scan {
@@ -300,59 +219,5 @@ mod tests {
         assert_eq!(masked.samples().unwrap(), [10, 20, 0, 40]);
         let values = instead(&[0u8, 0, 7, 7], &left_out, &fast);
         assert_eq!(values[..], [0, 1, 0, 7]);
-    }
-
-    /// Periods of a group whose page 0 cannot be moved in the first half. Page 3 is accessed all the time, page 0
-    /// never, page 2 now and then, and in the second half as much as page 3. Which pages are fast at the end of each
-    /// half; by samples or accessed bits.
-    fn halves(mut policy: Box<dyn Policy>, by_samples: bool) -> [Vec<usize>; 2] {
-        const HALF: u64 = 150;
-        let layout = Arc::new(Layout::contiguous(PageSize::Huge, 4));
-        let mut fast: PageBits = (0..4).map(|page| page < 2).collect();
-        let mut found = [Vec::new(), Vec::new()];
-        for period in 0..2 * HALF {
-            let half = (period / HALF) as usize;
-            let now_and_then = period % 8 == 0;
-            let accessed = [false, now_and_then, now_and_then || half == 1, true];
-            let mut scan = scan(&layout, &fast);
-            (scan.period, scan.accessed) = (period, accessed.into_iter().collect());
-            let counters = PeriodCounters {
-                samples: Some(accessed.map(|accessed| if accessed { 40 } else { 0 }).into()),
-                reads_per_sample: 100,
-                reads: [4000, 4000],
-                read_latency_ps: [80_000, 300_000],
-                ..PeriodCounters::default()
-            };
-            (scan.counts, scan.counters) = (None, by_samples.then(|| Arc::new(counters)));
-            let plan = policy.decide(&scan, &Budget::fast(2)).plan;
-            let mut moved = fast.clone();
-            plan.apply(&layout, &mut moved);
-            let mut failures = Vec::new();
-            if half == 0 && !moved.get(0) {
-                let (space, start) = layout.address(0);
-                let range = VirtualRange { space, start, size_bytes: PageSize::Huge.bytes() };
-                let (direction, reason) = (Direction::Demotion, FailureReason::Busy);
-                failures.push(Failure { range, direction, reason });
-                // What was to have its place stays as well.
-                moved.clone_from(&fast);
-            }
-            fast = moved;
-            policy.outcome(&Outcome { failures, ..Outcome::default() }, PageSize::Huge);
-            found[half] = fast.iter_ones().collect();
-        }
-        found
-    }
-
-    #[test]
-    fn a_page_that_cannot_leave_keeps_no_other_from_coming_and_leaves_once_it_can() {
-        for by_samples in [false, true] {
-            for name in ["lfu", "lru", "amp", "terrace"] {
-                let build = || crate::policy::build(name, &serde_json::Value::Null, 1).unwrap();
-                let [first, _] = halves(build(), by_samples);
-                assert_eq!(first, [0, 1], "{name}: page 0 can be moved after all");
-                let [first, second] = halves(Box::new(MovableOnly::new(build())), by_samples);
-                assert_eq!((first, second), (vec![0, 3], vec![2, 3]), "{name}, {by_samples}");
-            }
-        }
     }
 }

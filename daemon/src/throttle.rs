@@ -9,8 +9,8 @@
 //! - **Not beneficial**: moves that yield too little. See below.
 //! - **Memory pressure**: when the group or the host waits for memory longer than moves gain, the
 //!   number is halved ([`pressure`]).
-//! - **Unmovable**: pages that failed again and again are left out for a while (`terrace_core::unmovable`), and
-//!   the policy sees them in such a way that it chooses others.
+//! - **Unmovable**: pages that failed again and again are left out for a while
+//!   (`terrace_core::unmovable`), and the policy sees them in such a way that it chooses others.
 //! - **Dry run**: everything; planned moves are counted.
 //!
 //! # Without room

@@ -11,6 +11,7 @@ use anyhow::Context;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use terrace_core::interfaces::{Mover as _, Tracker as _};
+use terrace_core::live_policy::LivePolicy;
 use terrace_core::page::{GroupPages, PageSize};
 use terrace_core::policy::Allocation;
 use terrace_engine::{Engine, Group, Options};
@@ -43,7 +44,6 @@ use crate::private_folder::private_folder;
 use crate::rival;
 use crate::rows::Rows;
 use crate::run::{Event, Events, Request, Run, write_whole};
-use crate::victims::WithVictims;
 use terrace_core::{InputError, refuse};
 
 /// Prefix of the names of control groups that a run makes.
@@ -387,7 +387,7 @@ fn with_policies(
         groups.push(Group {
             name: spec.name.clone(),
             tracker: Box::new(attached.tracker),
-            policy: Box::new(WithVictims::new(experiment.live_policy_of(spec)?)),
+            policy: Box::new(LivePolicy::new(experiment.live_policy_of(spec)?)),
             mover: Box::new(attached.mover),
             share: spec.share(),
             moved_pages: spec.moved_pages_per_period.unwrap_or(u64::MAX),

@@ -53,7 +53,6 @@ pub mod sweep;
 mod timed;
 mod unfinished;
 pub mod verdict;
-mod victims;
 mod virtual_machine;
 pub mod windows;
 

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_core::interfaces::{MachineError, Mover, Observation, Tracker};
+use terrace_core::live_policy::LivePolicy;
 use terrace_core::policy::{self, Policy, PolicyError};
 use terrace_core::scan::Scan;
-use terrace_core::unmovable::MovableOnly;
 use terrace_recordings::container::Truncation;
 use terrace_recordings::error::RecordingError;
 use terrace_recordings::period::{
@@ -93,7 +93,7 @@ pub fn replay_plans<R: Read>(mut records: Records<R>) -> Result<PlanReplay, Repl
     let groups = records.header().groups.clone();
     let mut policies = groups.iter().map(build).collect::<Result<Vec<_>, _>>()?;
     if records.header().leaves_out_unmovable {
-        let live = |policy| Box::new(MovableOnly::new(policy)) as Box<dyn Policy>;
+        let live = |policy| Box::new(LivePolicy::new(policy)) as Box<dyn Policy>;
         policies = policies.into_iter().map(live).collect();
     }
     let mut replay = PlanReplay::default();
@@ -103,7 +103,9 @@ pub fn replay_plans<R: Read>(mut records: Records<R>) -> Result<PlanReplay, Repl
             replay.undecided_periods += 1;
             continue;
         };
-        let again = policies[group].decide(&scan, &budget);
+        let mut again = policies[group].decide(&scan, &budget);
+        // Recordings have none.
+        again.plan.victims.clear();
         if let Some(outcome) = outcome {
             policies[group].outcome(&outcome, scan.layout.page_size());
         }

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use support::scan;
 use terrace_core::interfaces::{Mover, Observation, Tracker};
+use terrace_core::live_policy::LivePolicy;
 use terrace_core::page::PageSize;
 use terrace_core::policies::REGISTRY;
 use terrace_core::policy;
 use terrace_core::scan::Budget;
-use terrace_core::unmovable::MovableOnly;
 use terrace_recordings::period::{
     GroupHeader, Header, PeriodReader, PeriodWriter, RecordingSource,
 };
@@ -69,7 +69,7 @@ fn record_as(is_live: bool, path: &Path, groups: Vec<GroupHeader>, busy_rate: f6
         let built = policy::build(&group.policy, &group.parameters, group.policy_seed);
         let mut policy = built.unwrap();
         if is_live {
-            policy = Box::new(MovableOnly::new(policy));
+            policy = Box::new(LivePolicy::new(policy));
         }
         let config = GroupConfig {
             name: group.name.clone(),
